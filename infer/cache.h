@@ -1,0 +1,91 @@
+/* infer/cache.h - the KV cache of one sequence.
+ *
+ * Each (layer, kv head) keeps its own entries.  A key stays rotated for the position it was born
+ * with, so removing its neighbour never touches it.  Only four functions write here:
+ * ek_cache_append and ek_cache_advance (the model), ek_cache_apply (a plan), ek_cache_rewind.
+ * Lanes are written by measures through ek_lane_carry.
+ *
+ * Invariants, checked by ek_cache_check in the tests after each of them:
+ *     0 <= n[l][h] <= cap[l][h];  pos ascending, distinct, < next_pos within a head.
+ *
+ * Bytes: an entry costs 2 x head_dim x element size (key and value) plus 4 (its position) plus
+ * 4 x n_carry for each lane. */
+#ifndef EK_INFER_CACHE_H
+#define EK_INFER_CACHE_H
+
+#include "infer/plan.h"
+#include "scorers/measure.h"
+
+/* One measure's memory of this sequence.  A sequence that decodes has at most one lane; the prompt
+ * that serves a whole grid has one per distinct measure, and a fork takes its own along. */
+typedef struct ek_lane {
+    const ek_measure *measure; /* borrowed */
+    int n_carry;
+    float *carry; /* (entries, n_carry) over all layers; shared: layer 0 head 0 only */
+} ek_lane;
+
+typedef struct ek_cache_need {
+    ek_dims dims;
+    ek_dtype dtype;
+    int32_t cap;         /* entries per (layer, head), */
+    const int32_t *caps; /* or (n_layers, n_heads) of them; NULL: cap */
+    int n_lanes;
+    const ek_measure *const *measures; /* (n_lanes) with n_carry > 0 each */
+} ek_cache_need;
+
+typedef struct ek_cache {
+    ek_dims dims;
+    ek_dtype dtype;
+    ek_device *dev;   /* borrowed */
+    int32_t next_pos; /* of the next token; evicting never moves it back */
+    int n_lanes;
+    int64_t *layer_at; /* (n_layers + 1) index of a layer's first entry in the columns below */
+    int32_t *first, *n, *cap; /* (n_layers, n_heads); first counts from the layer's beginning */
+    int32_t *pos;             /* (entries) */
+    ek_form *form;            /* NULL: all exact */
+    float *bias;              /* NULL: all 0 */
+    void *k, *v;              /* (entries, head_dim) of dtype */
+    ek_lane *lane;            /* (n_lanes) */
+    void *block;              /* the one block all of the above point into; owned */
+    size_t block_bytes;
+} ek_cache;
+
+typedef struct ek_cache_bytes {
+    int64_t kv;    /* keys and values of living entries */
+    int64_t pos;   /* their positions */
+    int64_t state; /* lanes */
+    int64_t block; /* what is really allocated, unused capacity included */
+} ek_cache_bytes;
+
+/* All sizes are settled here; nothing is allocated later.  On failure c is as if closed. */
+ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek_err *err);
+void ek_cache_close(ek_cache *c); /* also of a zeroed or closed one */
+
+/* One layer, with the carry of a lane (lane < 0: none). */
+void ek_cache_view(const ek_cache *c, int layer, int lane, ek_view *out);
+/* A layer's carry of a lane, to be written by the measure; ek_cache_shared: the one state. */
+float *ek_cache_carry(ek_cache *c, int layer, int lane);
+float *ek_cache_shared(ek_cache *c, int lane);
+
+/* Put n_new tokens' keys and values (n_new, n_heads, head_dim), row strides ldk and ldv, behind the
+ * entries of one layer; carry of the new entries is 0.  The caller has made sure of room
+ * (ek_cache_room).  After the last layer, advance moves next_pos. */
+void ek_cache_append(ek_cache *c, int layer, const float *k, size_t ldk, const float *v, size_t ldv,
+                     int n_new);
+void ek_cache_advance(ek_cache *c, int n_new);
+int32_t ek_cache_room(const ek_cache *c); /* tokens that still fit in every head */
+
+/* Forget the newest n tokens of every head, which must all still be there; next_pos moves back. */
+void ek_cache_rewind(ek_cache *c, int n);
+
+/* Carry out a plan: `to` becomes what the plan says of `from`.  to == from evicts in place; another
+ * `to` (open, with room) is a fork that copies only what is kept, with lane `lane` of `from` as its
+ * lane 0 (if `to` has one), and `from` stays whole.  EK_EBROKEN if the plan does not fit. */
+ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_plan *plan,
+                       ek_err *err);
+
+ek_code ek_cache_check(const ek_cache *c, ek_err *err);
+ek_cache_bytes ek_cache_count(const ek_cache *c);
+int64_t ek_cache_entries(const ek_cache *c); /* living, over layers and heads */
+
+#endif

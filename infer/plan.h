@@ -1,0 +1,24 @@
+/* infer/plan.h - what survives.  It can be printed, compared and thrown away; ek_cache_apply is the
+ * only function that carries one out.  Survivors are exact so far; a form per survivor is where
+ * approximated and quantised ones will be said. */
+#ifndef EK_INFER_PLAN_H
+#define EK_INFER_PLAN_H
+
+#include "core/err.h"
+#include "core/view.h"
+
+typedef struct ek_plan {
+    int n_layers, n_heads;
+    int32_t
+        *first;    /* (n_layers * n_heads + 1) list i is slot[first[i]] .. slot[first[i + 1] - 1] */
+    int32_t *slot; /* slots that stay, ascending within a list; not listed: dropped */
+    int64_t room;  /* of slot */
+} ek_plan;
+
+/* Room for `entries` survivors in all. */
+ek_code ek_plan_open(ek_plan *p, const ek_dims *dims, int64_t entries, ek_err *err);
+void ek_plan_close(ek_plan *p);
+int ek_plan_same(const ek_plan *a, const ek_plan *b);
+int64_t ek_plan_kept(const ek_plan *p);
+
+#endif

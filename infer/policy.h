@@ -1,0 +1,65 @@
+/* infer/policy.h - a method with its amounts.  Score, allocate, select: a plan comes out, and the
+ * cache is not touched. */
+#ifndef EK_INFER_POLICY_H
+#define EK_INFER_POLICY_H
+
+#include "infer/cache.h"
+
+/* What YAML says: one of keep (an exact fraction), entries, bytes; none: everything (full). */
+typedef struct ek_budget {
+    int64_t num, den; /* keep = num / den of... */
+    int of_seen;      /* 0: the prompt; 1: tokens seen so far */
+    int64_t entries;  /* per kv head on average */
+    int64_t bytes;    /* of the whole cache, positions and state included */
+} ek_budget;
+
+/* "0.25" -> 25/100, exactly; (0, 1].  EK_EASKED with a sentence otherwise. */
+ek_code ek_budget_keep(ek_budget *out, const char *decimal, ek_err *err);
+/* Entries per kv head for n tokens: max(1, num * n / den) in 64-bit integers; or as asked; never
+ * more than n.  entry_bytes: what one entry of one head costs (for bytes). */
+int32_t ek_budget_entries(const ek_budget *b, int64_t n, int64_t entry_bytes, const ek_dims *dims);
+
+/* When plans are made during decoding: as the method's row says; never after the first cut, so that
+ * every method holds the same entries at every step; or whenever over budget. */
+typedef enum ek_decode { EK_DECODE_ROW, EK_DECODE_GROW, EK_DECODE_HOLD } ek_decode;
+
+typedef struct ek_policy {
+    ek_method method; /* a copy of the row, with the YAML's changes */
+    ek_budget budget;
+    ek_decode decode;
+} ek_policy;
+
+typedef enum ek_moment { EK_AT_PREFILL_END, EK_AT_STEP } ek_moment;
+
+/* Is a plan due?  step counts generated (or teacher-forced) tokens from 1; 0 at the end of prefill.
+ * first_plan: no plan was made yet for this row. */
+int ek_policy_due(const ek_policy *p, ek_moment moment, int64_t step, int first_plan,
+                  const ek_cache *c, int32_t entries);
+
+/* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
+ * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
+ * min(n, quota), quotas sum to n_heads * entries per layer, protected entries are in.
+ * Equal scores: the younger stays; across heads then the lower head. */
+typedef struct ek_policy_scratch {
+    float *score;
+    int32_t *order;
+    uint8_t *mask;
+    size_t room;
+} ek_policy_scratch;
+void ek_policy_scratch_close(ek_policy_scratch *s);
+
+ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t entries,
+                       ek_policy_scratch *scratch, ek_plan *out, ek_err *err);
+/* The scores a plan would rank, (entries of the layer): for --save-plan and diagnostics. */
+ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int layer, float *out,
+                         ek_err *err);
+/* kept == asked, per layer and head, and the cache holds what the plan says; EK_EBROKEN naming
+ * layer, head, asked and kept otherwise. */
+ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
+                        const ek_cache *after, int32_t entries, ek_err *err);
+
+/* How many sinks and recent entries of n are protected under budget B (methods.md 1.2 Shrink). */
+void ek_policy_protected(const ek_method *m, int32_t n, int32_t entries, int32_t *sinks,
+                         int32_t *recent);
+
+#endif

@@ -1,0 +1,42 @@
+/* scorers/measure.h - how signals are combined over heads, neighbours, layers and time.
+ *
+ * A measure's memory of a sequence is its lane's carry: n_carry floats per entry (0 if the score is
+ * a function of the entry alone).  Three moments:
+ *   prefill   column sums of the prompt's queries are folded into the carry, chunk by chunk
+ *   step      one decode query's probabilities are folded in, layer by layer, in layer order
+ *   score     the carry (or the entry) becomes one number per entry, pooled over neighbours */
+#ifndef EK_SCORERS_MEASURE_H
+#define EK_SCORERS_MEASURE_H
+
+#include "scorers/method.h"
+
+/* Floats of carry per entry: 0, 1, or group (combine by max must remember each query head). */
+int ek_measure_n_carry(const ek_measure *m, int group);
+
+/* 1 if all layers and heads share one state, kept in the carry of layer 0, kv head 0. */
+int ek_measure_is_shared(const ek_measure *m);
+
+/* 1 if decode steps must hand over probabilities at step t (t counts generated tokens from 1). */
+int ek_measure_wants_prob(const ek_measure *m, int64_t t);
+
+/* 1 if two measures remember the same, so that one lane serves both. */
+int ek_measure_same(const ek_measure *a, const ek_measure *b);
+
+/* Fold one chunk of prompt queries of one layer.  chunk: view, n_q, q_pos, q, ldq, lse filled in;
+ * n_prompt: the prompt's whole length, known from the start; carry (entries, n_carry) of this layer
+ * as in the view; shared (entries of head 0) for measures with one state.  scratch: room for
+ * (entries, group) floats. */
+void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk,
+                        int64_t n_prompt, float *carry, float *shared, float *scratch);
+
+/* Fold one decode step of one layer.  prob (entries, group); the newest entry of each head is the
+ * newborn, whose carry starts at 0.  prob NULL: a step without update (Lazy), newborns only. */
+void ek_measure_step(const ek_measure *m, ek_device *dev, const ek_view *view, const float *prob,
+                     float *carry, float *shared);
+
+/* One number per entry of one layer; view->carry is this layer's carry (shared: the one state).
+ * EK_ENAN naming layer, head and position if a score is NaN or +inf. */
+ek_code ek_measure_score(const ek_measure *m, ek_device *dev, const ek_view *view, float *out,
+                         ek_err *err);
+
+#endif

@@ -1,0 +1,101 @@
+/* scorers/scorer.h - give each entry a number; higher means keep.
+ *
+ * A scorer never moves data and never learns the budget.  It is const in use: what it remembers of
+ * a sequence lives in the cache (a lane's carry), arrives through the view, and goes when the
+ * sequence goes.  Training and inference call the same functions on the same view. */
+#ifndef EK_SCORERS_SCORER_H
+#define EK_SCORERS_SCORER_H
+
+#include "core/device.h"
+#include "core/view.h"
+
+#include <stdbool.h>
+
+typedef struct ek_scorer_class ek_scorer_class;
+
+/* How a learned score depends on age (methods.md 2.4, 2.11).  age = next_pos - pos >= 1. */
+typedef enum ek_age {
+    EK_AGE_NONE,  /* not at all */
+    EK_AGE_EXP,   /* + age log gamma_h: static priorities, nested in time */
+    EK_AGE_POWER, /* - beta_h log age, beta_h = softplus(b_h) */
+    EK_AGE_INPUT  /* log age is one more input of the network, beside a -beta_h log age term */
+} ek_age;
+extern const char *const ek_age_names[]; /* "none" "exp" "power" "input", NULL */
+
+/* Settings of all scorers; each reads what concerns it.  Stored with weights, set by YAML. */
+typedef struct ek_scorer_set {
+    int64_t seed;   /* random */
+    int64_t hidden; /* mlp: width of the hidden layer; 0: nearest to the recurrent scorer's size */
+    int age;        /* ek_age */
+    bool rms;       /* divide k and v each by its root mean square before the network */
+    int64_t sinks, recent; /* the protection it was trained for */
+} ek_scorer_set;
+
+typedef struct ek_scorer {
+    const ek_scorer_class *cls;
+    ek_device *dev; /* borrowed */
+    ek_dims dims;
+    ek_scorer_set set;
+    const float *params; /* flat, as the learner describes; lent by trainer or weights; else NULL */
+} ek_scorer;
+
+/* One tensor of the flat parameter buffer: (n_layers, n_heads, rows, cols), row-major, one after
+ * the other in the order described. */
+typedef struct ek_param {
+    const char *name; /* "mlp.hidden.weight" */
+    int rows, cols;
+    int trained; /* 0: a constant (standardisation, log mass of a head) */
+    int decay;   /* 1: weight decay applies (matrices) */
+} ek_param;
+
+enum { EK_MAX_PARAMS = 16 };
+
+/* The trainable half.  Optimiser, initialiser, gradient check and weights file see only the flat
+ * buffer that `describe` lays out, so none of them has a line about any particular scorer. */
+typedef struct ek_learner {
+    int (*describe)(const ek_scorer *s, ek_param *out); /* returns the number, <= EK_MAX_PARAMS */
+    void (*init)(const ek_scorer *s, float *params, uint64_t seed);
+    /* Floats of activations that forward keeps for one head of n entries. */
+    size_t (*scratch)(const ek_scorer *s, int n);
+    /* One kv head h of the view: raw score r (n[h]), without exp or power age. */
+    void (*forward)(const ek_scorer *s, const ek_view *in, int h, float *act, float *r);
+    /* Adds to dparams (the whole flat buffer; only this layer's and head's part is touched). */
+    void (*backward)(const ek_scorer *s, const ek_view *in, int h, const float *act,
+                     const float *dr, float *dparams);
+    /* Priority now: p[j] = r[j] + the age term at view.next_pos; and its gradient (dr += handled by
+     * the caller: dp/dr = 1), adding the age parameters' part to dparams. */
+    void (*age)(const ek_scorer *s, const ek_view *in, int h, const float *r, float *p);
+    void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const float *dp, float *dparams);
+    /* log gamma of a head (EK_AGE_EXP), else 0: targets are ranked with it (methods.md 2.4). */
+    float (*log_gamma)(const ek_scorer *s, int layer, int h);
+    /* log of the mass of attention a head gives to what may be evicted; makes softmaxed scores of
+     * different heads comparable (methods.md 2.11, 5).  0 if the scorer has none. */
+    float (*log_mass)(const ek_scorer *s, int layer, int h);
+} ek_learner;
+
+typedef enum ek_source {
+    EK_FROM_ENTRIES,   /* score() reads the view */
+    EK_FROM_ATTENTION, /* carried column sums of attention; measure.c */
+    EK_FROM_FUTURE     /* the true future attention, put into the carry by the evaluator */
+} ek_source;
+
+struct ek_scorer_class {
+    const char *name, *brief;
+    ek_source source;
+    const ek_learner *learner; /* NULL unless learned */
+    /* out (entries), indexed like the view's columns; only entries that exist are written. */
+    ek_code (*score)(const ek_scorer *s, const ek_view *in, float *out, ek_err *err);
+};
+
+/* Total floats of the parameter buffer, and where tensor i of (layer, head) begins. */
+size_t ek_params_size(const ek_scorer *s);
+size_t ek_params_at(const ek_scorer *s, int tensor, int layer, int h);
+
+/* Signals and learned scorers. */
+extern const ek_scorer_class ek_scorer_full, ek_scorer_recency, ek_scorer_random, ek_scorer_knorm,
+    ek_scorer_keydiff, ek_scorer_attention, ek_scorer_oracle, ek_scorer_mlp;
+/* The learned ones, NULL-terminated: gradient checks, training and weights go over this table. */
+extern const ek_scorer_class *const ek_learned[];
+const ek_scorer_class *ek_learned_find(const char *name); /* NULL if unknown */
+
+#endif
