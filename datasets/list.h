@@ -1,0 +1,7 @@
+/* datasets/list.h - the tasks, in the order `evictkit list tasks` prints them. */
+#ifndef EK_DATASETS_LIST_H
+#define EK_DATASETS_LIST_H
+
+#define EK_TASKS(X) X(fidelity) X(passkey)
+
+#endif
