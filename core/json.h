@@ -31,7 +31,6 @@ const ek_json *ek_json_child(const ek_json *v); /* first element or member, or N
 const ek_json *ek_json_next(const ek_json *v);  /* the one after v, or NULL */
 const ek_json *ek_json_get(const ek_json *v, const char *key); /* exact match, or NULL */
 const char *ek_json_string(const ek_json *v);                  /* NULL unless a string */
-int ek_json_is_true(const ek_json *v);                         /* the literal true; NULL is not */
 double ek_json_number(const ek_json *v);                       /* NaN unless a number */
 /* An exact integer within [lo, hi]; 0 if not. */
 int ek_json_int(const ek_json *v, int64_t lo, int64_t hi, int64_t *out);
