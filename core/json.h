@@ -31,6 +31,7 @@ const ek_json *ek_json_child(const ek_json *v); /* first element or member, or N
 const ek_json *ek_json_next(const ek_json *v);  /* the one after v, or NULL */
 const ek_json *ek_json_get(const ek_json *v, const char *key); /* exact match, or NULL */
 const char *ek_json_string(const ek_json *v);                  /* NULL unless a string */
+int ek_json_is_true(const ek_json *v);                         /* the literal true; NULL is not */
 double ek_json_number(const ek_json *v);                       /* NaN unless a number */
 /* An exact integer within [lo, hi]; 0 if not. */
 int ek_json_int(const ek_json *v, int64_t lo, int64_t hi, int64_t *out);
@@ -42,7 +43,8 @@ typedef struct ek_text {
     int failed; /* out of memory at some point */
 } ek_text;
 void ek_text_add(ek_text *t, const char *fmt, ...) EK_PRINTF(2, 3);
-void ek_text_json(ek_text *t, const char *utf8, size_t size); /* quoted and escaped */
+void ek_text_bytes(ek_text *t, const void *data, size_t size); /* as they are, NULs included */
+void ek_text_json(ek_text *t, const char *utf8, size_t size);  /* quoted and escaped */
 void ek_text_clear(ek_text *t);
 
 #endif
