@@ -113,11 +113,13 @@ static ek_code sync_folder(const char *path, ek_err *err)
 
 ek_code ek_writer_commit(ek_writer *w, ek_err *err)
 {
+    const int lost = ferror(w->file); /* of an earlier write, whose errno is gone */
     int e = 0;
 
-    errno = 0;
-    if (fflush(w->file) != 0 || ferror(w->file))
-        e = errno ? errno : EIO;
+    if (fflush(w->file) != 0)
+        e = errno;
+    else if (lost)
+        e = EIO;
     else if (fsync(fileno(w->file)) != 0)
         e = errno;
     if (fclose(w->file) != 0 && e == 0)
@@ -126,7 +128,8 @@ ek_code ek_writer_commit(ek_writer *w, ek_err *err)
     if (e == 0 && rename(w->temp, w->path) != 0)
         e = errno;
     if (e != 0)
-        return EK_FAIL(err, EK_EIO, "%s: cannot write: %s", w->path, strerror(e));
+        return EK_FAIL(err, EK_EIO, "%s: cannot write: %s", w->path,
+                       lost ? "a write failed; is the disk full?" : strerror(e));
     free(w->temp);
     w->temp = NULL;
     return sync_folder(w->path, err);
