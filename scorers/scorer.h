@@ -7,6 +7,7 @@
 #define EK_SCORERS_SCORER_H
 
 #include "core/device.h"
+#include "core/real.h"
 #include "core/view.h"
 
 #include <stdbool.h>
@@ -36,7 +37,8 @@ typedef struct ek_scorer {
     ek_device *dev; /* borrowed */
     ek_dims dims;
     ek_scorer_set set;
-    const float *params; /* flat, as the learner describes; lent by trainer or weights; else NULL */
+    const ek_real
+        *params; /* flat, as the learner describes; lent by trainer or weights; else NULL */
 } ek_scorer;
 
 /* One tensor of the flat parameter buffer: (n_layers, n_heads, rows, cols), row-major, one after
@@ -54,23 +56,32 @@ enum { EK_MAX_PARAMS = 16 };
  * buffer that `describe` lays out, so none of them has a line about any particular scorer. */
 typedef struct ek_learner {
     int (*describe)(const ek_scorer *s, ek_param *out); /* returns the number, <= EK_MAX_PARAMS */
-    void (*init)(const ek_scorer *s, float *params, uint64_t seed);
-    /* Floats of activations that forward keeps for one head of n entries. */
+    void (*init)(const ek_scorer *s, ek_real *params, uint64_t seed);
+    /* The network's inputs before standardisation, (rows, n_inputs), of slots first_row ..
+     * first_row + rows - 1 of head h.  The trainer measures them over its records and sets the
+     * constants "input.mean" and "input.scale" (1, n_inputs), if described; and "log_mass" (1, 1),
+     * if described. */
+    int (*n_inputs)(const ek_scorer *s);
+    void (*inputs)(const ek_scorer *s, const ek_view *in, int h, int first_row, int rows,
+                   ek_real *x);
+    /* Numbers of activations that forward keeps for one head of n entries. */
     size_t (*scratch)(const ek_scorer *s, int n);
     /* One kv head h of the view: raw score r (n[h]), without exp or power age. */
-    void (*forward)(const ek_scorer *s, const ek_view *in, int h, float *act, float *r);
-    /* Adds to dparams (the whole flat buffer; only this layer's and head's part is touched). */
-    void (*backward)(const ek_scorer *s, const ek_view *in, int h, const float *act,
-                     const float *dr, float *dparams);
+    void (*forward)(const ek_scorer *s, const ek_view *in, int h, ek_real *act, ek_real *r);
+    /* Adds to dparams (the whole flat buffer; only this layer's and head's part is touched).
+     * Overwrites act. */
+    void (*backward)(const ek_scorer *s, const ek_view *in, int h, ek_real *act, const ek_real *dr,
+                     ek_real *dparams);
     /* Priority now: p[j] = r[j] + the age term at view.next_pos; and its gradient (dr += handled by
      * the caller: dp/dr = 1), adding the age parameters' part to dparams. */
-    void (*age)(const ek_scorer *s, const ek_view *in, int h, const float *r, float *p);
-    void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const float *dp, float *dparams);
+    void (*age)(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p);
+    void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const ek_real *dp,
+                     ek_real *dparams);
     /* log gamma of a head (EK_AGE_EXP), else 0: targets are ranked with it (methods.md 2.4). */
-    float (*log_gamma)(const ek_scorer *s, int layer, int h);
+    ek_real (*log_gamma)(const ek_scorer *s, int layer, int h);
     /* log of the mass of attention a head gives to what may be evicted; makes softmaxed scores of
      * different heads comparable (methods.md 2.11, 5).  0 if the scorer has none. */
-    float (*log_mass)(const ek_scorer *s, int layer, int h);
+    ek_real (*log_mass)(const ek_scorer *s, int layer, int h);
 } ek_learner;
 
 typedef enum ek_source {
