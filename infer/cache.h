@@ -21,6 +21,7 @@
 typedef struct ek_lane {
     const ek_measure *measure; /* borrowed */
     int n_carry;
+    int shared;   /* ek_measure_is_shared(measure) */
     float *carry; /* (entries, n_carry) over all layers; shared: layer 0 head 0 only */
 } ek_lane;
 
@@ -57,13 +58,16 @@ typedef struct ek_cache_bytes {
     int64_t block; /* what is really allocated, unused capacity included */
 } ek_cache_bytes;
 
+enum { EK_MAX_HEADS = 256 }; /* KV heads of a layer */
+
 /* All sizes are settled here; nothing is allocated later.  On failure c is as if closed. */
 ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek_err *err);
 void ek_cache_close(ek_cache *c); /* also of a zeroed or closed one */
 
 /* One layer, with the carry of a lane (lane < 0: none). */
 void ek_cache_view(const ek_cache *c, int layer, int lane, ek_view *out);
-/* A layer's carry of a lane, to be written by the measure; ek_cache_shared: the one state. */
+/* A layer's carry of a lane, to be written by the measure; NULL if the lane is shared (or < 0).
+ * ek_cache_shared: the one state, NULL if the lane is not shared.  Pass both to the measure. */
 float *ek_cache_carry(ek_cache *c, int layer, int lane);
 float *ek_cache_shared(ek_cache *c, int lane);
 
@@ -80,7 +84,10 @@ void ek_cache_rewind(ek_cache *c, int n);
 
 /* Carry out a plan: `to` becomes what the plan says of `from`.  to == from evicts in place; another
  * `to` (open, with room) is a fork that copies only what is kept, with lane `lane` of `from` as its
- * lane 0 (if `to` has one), and `from` stays whole.  EK_EBROKEN if the plan does not fit. */
+ * lane 0 (if `to` has one), and `from` stays whole.  In place all lanes move along.  EK_EBROKEN if
+ * the plan does not fit: other sizes, made for another number of entries, slots out of order, no
+ * room, a lane that remembers something else, or a shared lane under lists that differ; then both
+ * caches are as before. */
 ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_plan *plan,
                        ek_err *err);
 

@@ -1,16 +1,22 @@
 /* scorers/measure.h - how signals are combined over heads, neighbours, layers and time.
  *
  * A measure's memory of a sequence is its lane's carry: n_carry floats per entry (0 if the score is
- * a function of the entry alone).  Three moments:
- *   prefill   column sums of the prompt's queries are folded into the carry, chunk by chunk
- *   step      one decode query's probabilities are folded in, layer by layer, in layer order
- *   score     the carry (or the entry) becomes one number per entry, pooled over neighbours */
+ * found afresh whenever it is asked for).  Three moments:
+ *   prefill   new entries are scored once (learned, key norm), or column sums of the prompt's
+ *             queries are folded into the carry, chunk by chunk
+ *   step      one decode query's probabilities are folded in, layer by layer, in layer order;
+ *             a measure of entries scores the newborn
+ *   score     the carry (or the entry) becomes one number per entry, pooled over neighbours
+ * A lane must see every entry: after each forward over prompt or question tokens the caller calls
+ * prefill for each layer, after each decode step it calls step. */
 #ifndef EK_SCORERS_MEASURE_H
 #define EK_SCORERS_MEASURE_H
 
 #include "scorers/method.h"
 
-/* Floats of carry per entry: 0, 1, or group (combine by max must remember each query head). */
+/* Floats of carry per entry: 0, 1, or group (combine by max, and max pooling before any combining,
+ * must remember each query head).  Of entries: 1 if carry is EK_CARRY_ONCE and the score of an
+ * entry never changes (so not with EK_AGE_INPUT), else 0. */
 int ek_measure_n_carry(const ek_measure *m, int group);
 
 /* 1 if all layers and heads share one state, kept in the carry of layer 0, kv head 0. */
@@ -22,10 +28,11 @@ int ek_measure_wants_prob(const ek_measure *m, int64_t t);
 /* 1 if two measures remember the same, so that one lane serves both. */
 int ek_measure_same(const ek_measure *a, const ek_measure *b);
 
-/* Fold one chunk of prompt queries of one layer.  chunk: view, n_q, q_pos, q, ldq, lse filled in;
- * n_prompt: the prompt's whole length, known from the start; carry (entries, n_carry) of this layer
- * as in the view; shared (entries of head 0) for measures with one state.  scratch: room for
- * (entries, group) floats. */
+/* Fold one chunk of prompt queries of one layer.  chunk: view, n_q, q_pos, q, ldq, lse filled in
+ * (view, n_q and q_pos suffice for measures of entries), its queries being the newest n_q entries
+ * of each head; n_prompt: the prompt's whole length, known from the start; carry (entries, n_carry)
+ * of this layer as in the view; shared (entries of head 0) for measures with one state.  scratch:
+ * room for (entries, group) floats. */
 void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk,
                         int64_t n_prompt, float *carry, float *shared, float *scratch);
 
@@ -34,7 +41,9 @@ void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *ch
 void ek_measure_step(const ek_measure *m, ek_device *dev, const ek_view *view, const float *prob,
                      float *carry, float *shared);
 
-/* One number per entry of one layer; view->carry is this layer's carry (shared: the one state).
+/* One number per entry of one layer; view->carry is this layer's carry (shared: the one state), or
+ * NULL: a measure of entries then reads the entries, with the same result.
+ * Window measures (carry once) pool over what is older than the window only.
  * EK_ENAN naming layer, head and position if a score is NaN or +inf. */
 ek_code ek_measure_score(const ek_measure *m, ek_device *dev, const ek_view *view, float *out,
                          ek_err *err);

@@ -27,7 +27,8 @@ typedef enum ek_carry_kind {
     EK_CARRY_ONCE, /* scored once: window mean at the end of prefill, or score() of the entry */
     EK_CARRY_LAST, /* this step's attention */
     EK_CARRY_SUM,  /* all queries so far */
-    EK_CARRY_EMA   /* m = rate m + (1 - rate) s */
+    EK_CARRY_EMA,  /* m = rate m + (1 - rate) s */
+    EK_CARRY_AGE   /* the sum divided by the number of queries that could see the entry */
 } ek_carry_kind;
 typedef struct ek_carry {
     ek_carry_kind kind;

@@ -72,8 +72,9 @@ typedef struct ek_learner {
      * Overwrites act. */
     void (*backward)(const ek_scorer *s, const ek_view *in, int h, ek_real *act, const ek_real *dr,
                      ek_real *dparams);
-    /* Priority now: p[j] = r[j] + the age term at view.next_pos; and its gradient (dr += handled by
-     * the caller: dp/dr = 1), adding the age parameters' part to dparams. */
+    /* Priority now: p[j] = r[j] + the age term at view.next_pos (p may be r itself; EK_AGE_NONE
+     * copies); and its gradient (dr += handled by the caller: dp/dr = 1), adding the age
+     * parameters' part to dparams. */
     void (*age)(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p);
     void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const ek_real *dp,
                      ek_real *dparams);
@@ -94,7 +95,8 @@ struct ek_scorer_class {
     const char *name, *brief;
     ek_source source;
     const ek_learner *learner; /* NULL unless learned */
-    /* out (entries), indexed like the view's columns; only entries that exist are written. */
+    /* out (entries), indexed like the view's columns; only entries that exist are written.
+     * Learned: the raw score r of forward, whatever its age form; measure.c adds learner->age. */
     ek_code (*score)(const ek_scorer *s, const ek_view *in, float *out, ek_err *err);
 };
 
