@@ -24,6 +24,7 @@ struct ek_device {
     void *work;  /* workspace, grown by ek_device_work; owned */
     size_t work_bytes;
     int64_t work_grown;  /* how often it grew: tests see it stand still in a steady loop */
+    struct ek_rope_table *rope; /* sines and cosines already taken; owned */
     int64_t bytes, peak; /* held now through ek_device_alloc, and the most ever held */
 };
 
