@@ -325,7 +325,6 @@ static ek_code score(const ek_scorer *s, const ek_view *in, float *out, ek_err *
         if (rows <= 0)
             continue;
         forward_rows(s, in, h, from, rows, x, pre, act, r);
-        age_rows(s, in, h, from, rows, r, r);
         for (int i = 0; i < rows; i++)
             out[(int64_t)in->first[h] + from + i] = (float)r[i];
     }
