@@ -33,35 +33,53 @@ typedef struct ek_future {
 ek_code ek_engine_future(ek_engine *e, ek_cache *c, const int32_t *tok, int n, const ek_future *f,
                          ek_err *err);
 
+/* A row's ledger counts decode steps, each after its plan (so a method that cuts at the first
+ * decode step is counted as cut); bytes_peak alone is taken before the plan, newborn included.
+ * Bytes are those of living entries: keys, values, positions and the measure's state. */
 typedef struct ek_row {
     const ek_policy *policy; /* borrowed; NULL: full cache */
-    ek_cache cache;          /* at most one lane */
+    ek_cache cache;          /* at most one lane, and only while plans may come */
     int32_t entries;         /* budget per head, as integers; 0: full */
+    int64_t n_prompt;        /* tokens for budgets `of: prompt` */
     int64_t step;            /* decode steps done */
     int planned;             /* plans made */
-    /* the ledger, kept by the engine over steps after the first plan */
-    int32_t kept_asked, kept_min, kept_max;
-    double kept_sum, seen_sum; /* entries per head, and tokens seen, summed over steps */
+    int later;               /* 1: more plans may come */
+    int flags;               /* as opened */
+    int32_t end_pos;         /* there is room up to this position */
+    /* the ledger */
+    int32_t kept_asked, kept_min, kept_max; /* entries per head at the last plan (or at open) */
+    double kept_sum, seen_sum; /* mean entries per head, and tokens seen, summed over steps */
     int64_t steps_counted, bytes_sum, bytes_peak, state_bytes;
-    int64_t score_ns;
+    int64_t score_ns;     /* spent on measuring and planning, the plan at open included */
     const int32_t *feed;  /* what to feed next, */
     int n_feed, n_logits; /* set by the caller before each step; n_feed 0: the row rests */
     float *logits;        /* (n_logits, n_vocab) caller's */
     int counts;           /* 1: this feed is a decode step; 0: prompt (question) tokens */
 } ek_row;
 
+enum {
+    EK_ROW_TAKE = 1, /* the row takes over the prompt's cache, which is closed on success */
+    /* The question is fed later, with counts = 0, and nothing behind the context may be seen: a
+     * method that would cut at the first decode step cuts here, from the last context token's
+     * attention.  Without this flag a row may hold no room for such feeds. */
+    EK_ROW_QUESTION_LATER = 2
+};
+
 /* Make a row from the prompt's cache under a policy: plan (if due at the end of prefill), fork only
  * what is kept, with room for `grow` more tokens, check kept == asked.  Policies whose first cut
- * comes at the first decode step take the whole prompt along.  n_prompt: tokens for budgets.
- * take: 1 lets the row take over the prompt's cache itself, which is then empty (full cache). */
+ * comes at the first decode step take the whole prompt along and really shrink there.  n_prompt:
+ * tokens for budgets.  EK_EBROKEN: the prompt's cache has no lane for the policy's measure. */
 ek_code ek_row_open(ek_row *r, ek_engine *e, ek_cache *prompt, const ek_policy *policy,
-                    int64_t n_prompt, int grow, int take, ek_err *err);
+                    int64_t n_prompt, int grow, int flags, ek_err *err);
 void ek_row_close(ek_row *r);
 
-/* One lockstep over the rows that have something to feed. */
+/* One lockstep over the rows that have something to feed.  A row that still expects plans is fed
+ * one token per decode step; others may be fed many (teacher forcing), each counted as a step. */
 ek_code ek_engine_step(ek_engine *e, ek_row *const *rows, int n_rows, ek_err *err);
 
 /* The last plan of the engine (of the row opened or stepped last), for --save-plan and tests. */
 const ek_plan *ek_engine_plan(const ek_engine *e);
+/* How often the engine's own buffers grew: stands still in a steady loop. */
+int64_t ek_engine_grown(const ek_engine *e);
 
 #endif

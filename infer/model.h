@@ -46,7 +46,9 @@ typedef struct ek_tap {
 } ek_tap;
 
 /* Feed all; caches are appended and advanced, logits written.  Workspaces grow to the largest step
- * seen and are then reused.  EK_EASKED if a position passes the context length. */
+ * seen and are then reused.  EK_EASKED if a position passes the context length or an id is none of
+ * the vocabulary's: nothing has happened then.  After an error of the tap the caches are half
+ * written and good for closing only. */
 ek_code ek_model_step(ek_model *m, const ek_feed *feeds, int n_feeds, const ek_tap *tap,
                       ek_err *err);
 
