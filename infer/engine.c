@@ -95,8 +95,9 @@ ek_code ek_engine_fold(ek_engine *e, const ek_tap_layer *t, int feed, int lane, 
 
     EK_TRY(ek_engine_reserve(
         e, &e->measure, sizeof(float) * (size_t)ek_engine_widest(c) * (size_t)c->dims.group, err));
-    ek_measure_prefill(m, e->dev, &chunk, n_prompt, ek_cache_carry(c, t->layer, lane),
-                       ek_measure_is_shared(m) ? ek_cache_shared(c, lane) : NULL, e->measure.data);
+    ek_measure_prefill(m, e->dev, &chunk, ek_model_dims(e->model)->scale, n_prompt,
+                       ek_cache_carry(c, t->layer, lane), ek_cache_shared(c, lane),
+                       e->measure.data);
     return EK_OK;
 }
 
@@ -114,7 +115,7 @@ static ek_code read_tap(void *ctx, const ek_tap_layer *t, ek_err *err)
     const ek_cache *c = t->feed[0].cache;
 
     for (int i = 0; i < c->n_lanes; i++)
-        if (c->lane[i].measure->signal->source == EK_FROM_ATTENTION)
+        if (c->lane[i].measure->signal->source != EK_FROM_FUTURE)
             EK_TRY(ek_engine_fold(r->e, t, 0, i, r->n_prompt, err));
     if (r->also && r->also->layer)
         return r->also->layer(r->also->ctx, t, err);

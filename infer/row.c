@@ -111,6 +111,7 @@ static ek_code keep_all(ek_engine *e, const ek_cache *c, ek_err *err)
     for (int i = 0; i < heads; i++) {
         for (int32_t s = 0; s < c->n[i]; s++)
             p->slot[p->first[i] + s] = s;
+        p->of[i] = c->n[i];
         p->first[i + 1] = p->first[i] + c->n[i];
     }
     return EK_OK;
@@ -177,7 +178,7 @@ static void clear_lane(ek_cache *c)
 {
     ek_lane *lane = &c->lane[0];
 
-    if (ek_measure_is_shared(lane->measure))
+    if (lane->shared)
         memset(ek_cache_shared(c, 0), 0, sizeof(float) * (size_t)c->cap[0] * (size_t)lane->n_carry);
     else
         memset(lane->carry, 0,
@@ -264,12 +265,12 @@ static ek_code measure_layer(ek_engine *e, ek_row *r, const ek_tap_layer *t, int
     ek_cache *c = &r->cache;
     ek_view view = t->row[i].view;
 
-    if (!r->counts && from_attention(r))
+    if (!r->counts)
         return ek_engine_fold(e, t, i, 0, (int64_t)c->next_pos + r->n_feed, err);
     view.n_carry = c->lane[0].n_carry;
-    view.carry = ek_cache_carry(c, t->layer, 0);
+    view.carry = c->lane[0].shared ? ek_cache_shared(c, 0) : ek_cache_carry(c, t->layer, 0);
     ek_measure_step(m, e->dev, &view, t->row[i].prob, ek_cache_carry(c, t->layer, 0),
-                    ek_measure_is_shared(m) ? ek_cache_shared(c, 0) : NULL);
+                    ek_cache_shared(c, 0));
     return EK_OK;
 }
 
@@ -281,7 +282,9 @@ static ek_code step_tap(void *ctx, const ek_tap_layer *t, ek_err *err)
         ek_row *r = s->live[i];
         double start;
 
-        if (!r->later || r->cache.n_lanes == 0)
+        /* The future is not measured: the evaluator has put it there. */
+        if (!r->later || r->cache.n_lanes == 0 ||
+            r->policy->method.measure.signal->source == EK_FROM_FUTURE)
             continue;
         start = ek_now();
         EK_TRY(measure_layer(s->e, r, t, i, err));
