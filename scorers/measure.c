@@ -1,0 +1,435 @@
+/* scorers/measure.c - see measure.h. */
+#include "scorers/measure.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { WEIGHTS = 256, HEADS = 256 }; /* queries folded at once; KV heads of a layer, at most */
+
+static int is_attention(const ek_measure *m)
+{
+    return m->signal->source == EK_FROM_ATTENTION;
+}
+
+/* A score of an entry that is found once and carried from then on. */
+static int is_static(const ek_measure *m)
+{
+    return m->signal->source == EK_FROM_ENTRIES && m->carry.kind == EK_CARRY_ONCE &&
+           !(m->signal->learner != NULL && m->scorer != NULL && m->scorer->set.age == EK_AGE_INPUT);
+}
+
+int ek_measure_n_carry(const ek_measure *m, int group)
+{
+    switch (m->signal->source) {
+    case EK_FROM_ENTRIES:
+        return is_static(m);
+    case EK_FROM_FUTURE:
+        return group;
+    case EK_FROM_ATTENTION:
+        break;
+    }
+    if (ek_measure_is_shared(m))
+        return 1;
+    return m->group.by == EK_MAX || m->pool.kind == EK_POOL_MAX ? group : 1;
+}
+
+int ek_measure_is_shared(const ek_measure *m)
+{
+    return is_attention(m) && m->layers == EK_LAYERS_GEOMETRIC;
+}
+
+/* Are the numbers of decode step t folded in, or does it only bring a newborn? */
+static int is_update(const ek_measure *m, int64_t t)
+{
+    if (m->carry.every <= 0)
+        return t == 1;
+    return (t - 1) % m->carry.every == 0;
+}
+
+int ek_measure_wants_prob(const ek_measure *m, int64_t t)
+{
+    return is_attention(m) && m->carry.kind != EK_CARRY_ONCE && is_update(m, t);
+}
+
+static int same_scorer(const ek_scorer *a, const ek_scorer *b)
+{
+    if (a == NULL || b == NULL)
+        return a == b;
+    return a->params == b->params && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
+           a->set.age == b->set.age && a->set.rms == b->set.rms;
+}
+
+int ek_measure_same(const ek_measure *a, const ek_measure *b)
+{
+    if (a->signal != b->signal || is_static(a) != is_static(b))
+        return 0;
+    if (a->signal->source == EK_FROM_ENTRIES)
+        return same_scorer(a->scorer, b->scorer);
+    if (a->signal->source == EK_FROM_FUTURE)
+        return 1;
+    return a->queries == b->queries && a->group.by == b->group.by && a->layers == b->layers &&
+           (a->pool.kind == EK_POOL_MAX) == (b->pool.kind == EK_POOL_MAX) &&
+           a->carry.kind == b->carry.kind && a->carry.every == b->carry.every &&
+           !(a->carry.rate < b->carry.rate) && !(a->carry.rate > b->carry.rate) &&
+           a->newborn == b->newborn;
+}
+
+/* The query heads of one entry as one number; prob (group). */
+static float combine(ek_combine by, const float *prob, int group)
+{
+    float x = prob[0];
+
+    for (int g = 1; g < group; g++)
+        x = by == EK_MAX ? (prob[g] > x || isnan(prob[g]) ? prob[g] : x) : x + prob[g];
+    return by == EK_MEAN ? x / (float)group : x;
+}
+
+/* What the carry remembers of one entry's probabilities: each, or the combined number. */
+static void fold(const ek_measure *m, int n_carry, int group, float keep, float add,
+                 const float *prob, float *carry)
+{
+    if (n_carry == 1) {
+        *carry = keep * *carry + add * combine(m->group.by, prob, group);
+        return;
+    }
+    for (int g = 0; g < group; g++)
+        carry[g] = keep * carry[g] + add * prob[g];
+}
+
+/* Score the newest n_new entries of every head into the carry.  A failure becomes NaN, which the
+ * next plan reports with its place. */
+static void score_new(const ek_measure *m, ek_device *dev, const ek_view *view, int n_new,
+                      float *carry)
+{
+    const ek_scorer plain = {.cls = m->signal, .dev = dev};
+    const ek_scorer *s = m->scorer != NULL ? m->scorer : &plain;
+    int32_t first[HEADS], n[HEADS];
+    ek_view in = *view;
+    ek_err err;
+
+    assert(view->n_heads <= HEADS);
+    for (int h = 0; h < view->n_heads; h++) {
+        n[h] = n_new < view->n[h] ? n_new : view->n[h];
+        first[h] = view->first[h] + view->n[h] - n[h];
+    }
+    in.first = first;
+    in.n = n;
+    if (m->signal->score(s, &in, carry, &err) == EK_OK)
+        return;
+    for (int h = 0; h < view->n_heads; h++)
+        for (int32_t j = 0; j < n[h]; j++)
+            carry[first[h] + j] = NAN;
+}
+
+/* Queries of the prompt that count: the last of them, or all. */
+static int64_t window(const ek_measure *m, int64_t n)
+{
+    if (m->carry.kind == EK_CARRY_LAST)
+        return 1;
+    if (m->carry.kind != EK_CARRY_ONCE || m->queries <= 0)
+        return n;
+    return m->queries < n / 2 ? m->queries : n / 2;
+}
+
+static void clear_sums(const ek_view *v, float *sum)
+{
+    for (int h = 0; h < v->n_heads; h++)
+        memset(sum + (size_t)v->first[h] * (size_t)v->group, 0,
+               (size_t)v->n[h] * (size_t)v->group * sizeof *sum);
+}
+
+static void fold_sums(const ek_measure *m, const ek_view *v, float keep, float add,
+                      const float *sum, float *carry)
+{
+    const int n_carry = ek_measure_n_carry(m, v->group);
+
+    for (int h = 0; h < v->n_heads; h++)
+        for (int32_t e = v->first[h]; e < v->first[h] + v->n[h]; e++)
+            fold(m, n_carry, v->group, keep, add, sum + (size_t)e * (size_t)v->group,
+                 carry + (size_t)e * (size_t)n_carry);
+}
+
+/* Queries from .. to - 1 of a chunk. */
+static ek_colsum part_of(const ek_colsum *c, int from, int to)
+{
+    ek_colsum part = *c;
+
+    part.n_q = to - from;
+    part.q_pos = c->q_pos + from;
+    part.q = c->q + (size_t)from * c->ldq;
+    part.lse = c->lse + (size_t)from * (size_t)(c->view.n_heads * c->view.group);
+    part.n_sets = 1;
+    part.weight = NULL;
+    part.delay = 0;
+    part.horizon = -1;
+    return part;
+}
+
+/* The queries of the part, folded in: carry = keep carry + add (their sum). */
+static void fold_part(const ek_measure *m, ek_device *dev, ek_colsum *part, float scale, float keep,
+                      float add, float *carry, float *scratch)
+{
+    part->sum = &scratch;
+    clear_sums(&part->view, scratch);
+    dev->ops.colsum(dev, part, scale);
+    fold_sums(m, &part->view, keep, add, scratch, carry);
+}
+
+/* Query i of n weighs (1 - rate) rate^(n - 1 - i), and what was before rate^n. */
+static void prefill_ema(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
+                        float *carry, float *scratch)
+{
+    const double rate = m->carry.rate;
+    float weight[WEIGHTS];
+
+    for (int at = 0; at < chunk->n_q; at += WEIGHTS) {
+        const int n = chunk->n_q - at < WEIGHTS ? chunk->n_q - at : WEIGHTS;
+        ek_colsum part = part_of(chunk, at, at + n);
+
+        for (int i = 0; i < n; i++)
+            weight[i] = (float)((1 - rate) * pow(rate, n - 1 - i));
+        part.weight = weight;
+        fold_part(m, dev, &part, scale, (float)pow(rate, n), 1, carry, scratch);
+    }
+}
+
+/* The prompt's last queries, each weighing 1 / their number; those fed after the prompt do not
+ * count. */
+static void prefill_window(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
+                           int64_t n_prompt, float *carry, float *scratch)
+{
+    const int64_t w = window(m, n_prompt);
+    int64_t from = n_prompt - w - chunk->q_pos, to = n_prompt - chunk->q_pos;
+
+    if (from < 0)
+        from = 0;
+    if (to > chunk->n_q)
+        to = chunk->n_q;
+    if (from >= to)
+        return;
+    ek_colsum part = part_of(chunk, (int)from, (int)to);
+    fold_part(m, dev, &part, scale, 1, 1 / (float)w, carry, scratch);
+}
+
+void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
+                        int64_t n_prompt, float *carry, float *shared, float *scratch)
+{
+    (void)shared; /* the one state takes in decode steps only */
+    if (carry == NULL || chunk->n_q < 1)
+        return;
+    if (is_static(m)) {
+        score_new(m, dev, &chunk->view, chunk->n_q, carry);
+        return;
+    }
+    if (!is_attention(m))
+        return;
+    ek_colsum part = part_of(chunk, 0, chunk->n_q);
+    switch (m->carry.kind) {
+    case EK_CARRY_ONCE:
+        prefill_window(m, dev, chunk, scale, n_prompt, carry, scratch);
+        break;
+    case EK_CARRY_LAST:
+        if (chunk->q_pos + chunk->n_q < n_prompt)
+            break;
+        part = part_of(chunk, chunk->n_q - 1, chunk->n_q);
+        fold_part(m, dev, &part, scale, 0, 1, carry, scratch);
+        break;
+    case EK_CARRY_SUM:
+    case EK_CARRY_AGE:
+        fold_part(m, dev, &part, scale, 1, 1, carry, scratch);
+        break;
+    case EK_CARRY_EMA:
+        prefill_ema(m, dev, chunk, scale, carry, scratch);
+        break;
+    }
+}
+
+/* The newborn, last of n entries, gets the mean of the others. */
+static void newborn_mean(float *carry, int32_t n, int n_carry)
+{
+    for (int g = 0; g < n_carry; g++) {
+        double sum = 0;
+
+        for (int32_t j = 0; j < n - 1; j++)
+            sum += (double)carry[(size_t)j * (size_t)n_carry + g];
+        carry[(size_t)(n - 1) * (size_t)n_carry + g] = n > 1 ? (float)(sum / (n - 1)) : 0;
+    }
+}
+
+/* A step is carry = keep carry + add (its attention). */
+static void weights_of(const ek_measure *m, float *keep, float *add)
+{
+    *keep = m->carry.kind == EK_CARRY_LAST ? 0 : 1;
+    *add = 1;
+    if (m->carry.kind == EK_CARRY_EMA) {
+        *keep = (float)m->carry.rate;
+        *add = 1 - *keep;
+    }
+}
+
+/* One state for the model: layers fold into it in their order. */
+static void step_shared(const ek_measure *m, const ek_view *v, const float *prob, float *shared)
+{
+    float keep, add;
+    const int32_t n = v->n[0] - (prob != NULL && m->newborn == EK_NEWBORN_ZERO);
+
+    if (prob == NULL) {
+        if (v->layer == 0 && m->newborn == EK_NEWBORN_MEAN && n > 0)
+            newborn_mean(shared, n, 1);
+        return;
+    }
+    weights_of(m, &keep, &add);
+    for (int32_t j = 0; j < n; j++) {
+        float sum = 0;
+
+        for (int h = 0; h < v->n_heads; h++)
+            sum +=
+                combine(m->group.by, prob + (size_t)(v->first[h] + j) * (size_t)v->group, v->group);
+        shared[j] = keep * shared[j] + add * (sum / (float)v->n_heads);
+    }
+}
+
+void ek_measure_step(const ek_measure *m, ek_device *dev, const ek_view *view, const float *prob,
+                     float *carry, float *shared)
+{
+    const int n_carry = ek_measure_n_carry(m, view->group);
+    float keep, add;
+
+    if (shared != NULL) {
+        step_shared(m, view, prob, shared);
+        return;
+    }
+    if (carry != NULL && is_static(m))
+        score_new(m, dev, view, 1, carry);
+    if (carry == NULL || !is_attention(m) || m->carry.kind == EK_CARRY_ONCE)
+        return;
+    weights_of(m, &keep, &add);
+    for (int h = 0; h < view->n_heads; h++) {
+        float *c = carry + (size_t)view->first[h] * (size_t)n_carry;
+        const int32_t n = view->n[h] - (prob != NULL && m->newborn == EK_NEWBORN_ZERO);
+
+        if (prob == NULL) {
+            if (m->newborn == EK_NEWBORN_MEAN && n > 0)
+                newborn_mean(c, n, n_carry);
+            continue;
+        }
+        for (int32_t j = 0; j < n; j++)
+            fold(m, n_carry, view->group, keep, add,
+                 prob + (size_t)(view->first[h] + j) * (size_t)view->group,
+                 c + (size_t)j * (size_t)n_carry);
+    }
+}
+
+/* Entry j of n numbers that lie stride apart, pooled over its neighbours. */
+static float pooled(ek_pool pool, const float *x, int stride, int32_t n, int32_t j)
+{
+    const int32_t half = pool.size / 2;
+    const int32_t from = j > half ? j - half : 0, to = j + half < n ? j + half : n - 1;
+    float y = x[(size_t)from * (size_t)stride];
+
+    if (pool.kind == EK_POOL_NONE)
+        return x[(size_t)j * (size_t)stride];
+    for (int32_t i = from + 1; i <= to; i++) {
+        const float z = x[(size_t)i * (size_t)stride];
+
+        y = pool.kind == EK_POOL_AVG ? y + z : (z > y || isnan(z) ? z : y);
+    }
+    return pool.kind == EK_POOL_AVG ? y / (float)pool.size : y;
+}
+
+/* Numbers of one head from its carry: pool each query head, combine them, divide by age. */
+static void score_carry(const ek_measure *m, const ek_view *v, int h, float *out)
+{
+    const int n_carry = ek_measure_n_carry(m, v->group);
+    const float *carry = v->carry + (size_t)v->first[h] * (size_t)n_carry;
+    const int once = m->carry.kind == EK_CARRY_ONCE && is_attention(m) && m->queries > 0;
+    const int32_t n = v->n[h], old = n - (once ? (int32_t)window(m, n) : 0);
+    const ek_pool none = {.kind = EK_POOL_NONE};
+
+    for (int32_t j = 0; j < n; j++) {
+        float x = 0;
+
+        for (int g = 0; g < n_carry; g++) {
+            const float y = pooled(j < old ? m->pool : none, carry + g, n_carry, old, j);
+
+            if (g == 0)
+                x = y;
+            else if (m->group.by == EK_MAX)
+                x = y > x || isnan(y) ? y : x;
+            else
+                x += y;
+        }
+        if (n_carry > 1 && m->group.by == EK_MEAN)
+            x /= (float)n_carry;
+        if (m->carry.kind == EK_CARRY_AGE)
+            x /= (float)(v->next_pos - v->pos[v->first[h] + j]);
+        out[v->first[h] + j] = x;
+    }
+}
+
+static ek_code score_entries(const ek_measure *m, ek_device *dev, const ek_view *v, float *out,
+                             ek_err *err)
+{
+    const ek_scorer plain = {.cls = m->signal, .dev = dev};
+    const ek_scorer *s = m->scorer != NULL ? m->scorer : &plain;
+
+    if (v->carry != NULL && is_static(m)) {
+        for (int h = 0; h < v->n_heads; h++)
+            memcpy(out + v->first[h], v->carry + v->first[h], (size_t)v->n[h] * sizeof *out);
+    } else {
+        EK_TRY(m->signal->score(s, v, out, err));
+    }
+    if (m->signal->learner == NULL)
+        return EK_OK;
+    if (s->params == NULL)
+        return EK_FAIL(err, EK_EASKED, "%s: a learned scorer without weights", m->signal->name);
+    for (int h = 0; h < v->n_heads; h++)
+        m->signal->learner->age(s, v, h, out + v->first[h], out + v->first[h]);
+    return EK_OK;
+}
+
+/* Each slot's mean over the heads, for all of them. */
+static ek_code mean_of_heads(const ek_view *v, float *out, ek_err *err)
+{
+    for (int h = 1; h < v->n_heads; h++)
+        if (v->n[h] != v->n[0])
+            return EK_FAIL(err, EK_EBROKEN,
+                           "layer %d: head %d has %d entries, head 0 has %d, expected the same in "
+                           "all heads of a measure over all heads",
+                           v->layer, h, v->n[h], v->n[0]);
+    for (int32_t j = 0; j < v->n[0]; j++) {
+        double sum = 0;
+
+        for (int h = 0; h < v->n_heads; h++)
+            sum += (double)out[v->first[h] + j];
+        for (int h = 0; h < v->n_heads; h++)
+            out[v->first[h] + j] = (float)(sum / v->n_heads);
+    }
+    return EK_OK;
+}
+
+ek_code ek_measure_score(const ek_measure *m, ek_device *dev, const ek_view *view, float *out,
+                         ek_err *err)
+{
+    if (m->signal->source == EK_FROM_ENTRIES) {
+        EK_TRY(score_entries(m, dev, view, out, err));
+    } else if (view->carry == NULL) {
+        return EK_FAIL(err, EK_EBROKEN, "%s: nothing was measured: the cache has no lane for it",
+                       m->signal->name);
+    } else if (ek_measure_is_shared(m)) {
+        for (int h = 0; h < view->n_heads; h++)
+            memcpy(out + view->first[h], view->carry, (size_t)view->n[h] * sizeof *out);
+    } else {
+        for (int h = 0; h < view->n_heads; h++)
+            score_carry(m, view, h, out);
+        if (m->group.heads == EK_ALL_HEADS)
+            EK_TRY(mean_of_heads(view, out, err));
+    }
+    for (int h = 0; h < view->n_heads; h++)
+        for (int32_t e = view->first[h]; e < view->first[h] + view->n[h]; e++)
+            if (isnan(out[e]) || out[e] > 3.402823466e38f)
+                return EK_FAIL(err, EK_ENAN, "%s: layer %d, head %d, position %d: score is %g",
+                               m->signal->name, view->layer, h, view->pos[e], (double)out[e]);
+    return EK_OK;
+}
