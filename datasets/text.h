@@ -72,6 +72,16 @@ ek_code ek_text_cut(size_t *end, const char *text, size_t size, const ek_counter
  * a paragraph's end does. */
 size_t ek_text_sentence_end(const char *text, size_t size, size_t at);
 
+/* Put pieces into a text.  at ascends over the pieces and is 0 or a sentence end; a piece is set
+ * off by `before`, or at 0 by a space behind it.  where is filled: the piece's place in the result,
+ * which is malloc'd and NUL-terminated; NULL when out of memory. */
+typedef struct ek_insert {
+    size_t at;
+    const char *before, *piece; /* borrowed */
+    size_t where;
+} ek_insert;
+char *ek_text_insert(const char *text, size_t size, ek_insert *pieces, int n);
+
 /* The first byte that is not part of a valid UTF-8 character, or size.  NUL counts as invalid. */
 size_t ek_text_check_utf8(const char *text, size_t size);
 
