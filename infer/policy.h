@@ -13,7 +13,8 @@ typedef struct ek_budget {
     int64_t bytes;    /* of the whole cache, positions and state included */
 } ek_budget;
 
-/* "0.25" -> 25/100, exactly; (0, 1].  EK_EASKED with a sentence otherwise. */
+/* "0.25" -> 25/100, exactly; (0, 1], at most nine decimals.  EK_EASKED with a sentence otherwise.
+ * The rest of out becomes 0: set of_seen afterwards. */
 ek_code ek_budget_keep(ek_budget *out, const char *decimal, ek_err *err);
 /* Entries per kv head for n tokens: max(1, num * n / den) in 64-bit integers; or as asked; never
  * more than n.  entry_bytes: what one entry of one head costs (for bytes). */
@@ -36,15 +37,23 @@ typedef enum ek_moment { EK_AT_PREFILL_END, EK_AT_STEP } ek_moment;
 int ek_policy_due(const ek_policy *p, ek_moment moment, int64_t step, int first_plan,
                   const ek_cache *c, int32_t entries);
 
+/* May a plan come later, so that the row needs its lane and the lane this step's attention?
+ * first_plan as above. */
+int ek_policy_watches(const ek_policy *p, int first_plan);
+
 /* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
  * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
  * min(n, quota), quotas sum to n_heads * entries per layer, protected entries are in.
- * Equal scores: the younger stays; across heads then the lower head. */
+ * Equal scores: the younger stays; across heads the lower head.
+ * entries 0 keeps everything.  EK_ENAN as ek_measure_score; EK_EBROKEN if out has no room, or if
+ * heads that must share one set hold different positions. */
 typedef struct ek_policy_scratch {
-    float *score;
-    int32_t *order;
-    uint8_t *mask;
-    size_t room;
+    float *score;  /* (entries of a layer) */
+    double *sum;   /* (entries of a head) */
+    uint8_t *mask; /* (entries of a layer) */
+    void *block;   /* the one block all of the above point into; owned */
+    int64_t room;  /* entries of a layer it has room for */
+    int64_t grown; /* how often it grew: tests see it stand still */
 } ek_policy_scratch;
 void ek_policy_scratch_close(ek_policy_scratch *s);
 
@@ -54,9 +63,13 @@ ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t 
 ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int layer, float *out,
                          ek_err *err);
 /* kept == asked, per layer and head, and the cache holds what the plan says; EK_EBROKEN naming
- * layer, head, asked and kept otherwise. */
+ * layer, head, asked and kept otherwise.  before: what the plan was made for, still whole (a fork);
+ * NULL or `after` itself after an eviction in place, where positions can not be compared. */
 ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
                         const ek_cache *after, int32_t entries, ek_err *err);
+
+/* entries / EK_SHARE_FLOOR is the least a head gets where heads share a layer's budget. */
+enum { EK_SHARE_FLOOR = 5 };
 
 /* How many sinks and recent entries of n are protected under budget B (methods.md 1.2 Shrink). */
 void ek_policy_protected(const ek_method *m, int32_t n, int32_t entries, int32_t *sinks,

@@ -1,0 +1,323 @@
+/* infer/policy.c - see policy.h. */
+#include "infer/policy.h"
+
+#include "infer/budget.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int never_cuts(const ek_method *m)
+{
+    return !m->when.prefill_end && !m->when.first_step && m->when.every <= 0;
+}
+
+/* Does any list (or, where heads share, any layer) hold more than its budget? */
+static int is_over(const ek_policy *p, const ek_cache *c, int32_t entries)
+{
+    const int n_heads = c->dims.n_heads;
+
+    for (int l = 0; l < c->dims.n_layers; l++) {
+        int64_t sum = 0;
+
+        for (int h = 0; h < n_heads; h++) {
+            const int32_t n = c->n[l * n_heads + h];
+
+            if (p->method.budget == EK_SHARE_UNIFORM && n > entries)
+                return 1;
+            sum += n;
+        }
+        if (sum > (int64_t)entries * n_heads)
+            return 1;
+    }
+    return 0;
+}
+
+int ek_policy_due(const ek_policy *p, ek_moment moment, int64_t step, int first_plan,
+                  const ek_cache *c, int32_t entries)
+{
+    const ek_when *when = &p->method.when;
+
+    if (never_cuts(&p->method) || entries <= 0)
+        return 0;
+    if (moment == EK_AT_PREFILL_END)
+        return when->prefill_end;
+    if (step < 1 || !ek_policy_watches(p, first_plan) || !is_over(p, c, entries))
+        return 0;
+    if (first_plan && (when->first_step || p->decode == EK_DECODE_GROW))
+        return 1;
+    if (p->decode == EK_DECODE_HOLD)
+        return 1;
+    return when->every > 0 && step % when->every == 0;
+}
+
+int ek_policy_watches(const ek_policy *p, int first_plan)
+{
+    const ek_when *when = &p->method.when;
+
+    if (never_cuts(&p->method))
+        return 0;
+    switch (p->decode) {
+    case EK_DECODE_GROW:
+        return first_plan;
+    case EK_DECODE_HOLD:
+        return 1;
+    case EK_DECODE_ROW:
+        break;
+    }
+    return when->every > 0 || (first_plan && when->first_step);
+}
+
+void ek_policy_scratch_close(ek_policy_scratch *s)
+{
+    free(s->block);
+    *s = (ek_policy_scratch){0};
+}
+
+static ek_code make_room(ek_policy_scratch *s, const ek_cache *c, ek_err *err)
+{
+    int64_t most = 0;
+    char *block;
+
+    for (int l = 0; l < c->dims.n_layers; l++)
+        if (c->layer_at[l + 1] - c->layer_at[l] > most)
+            most = c->layer_at[l + 1] - c->layer_at[l];
+    if (most <= s->room)
+        return EK_OK;
+    block = malloc((size_t)most * (sizeof *s->sum + sizeof *s->score + sizeof *s->mask));
+    if (block == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "plan: scratch for %" PRId64 " entries", most);
+    free(s->block);
+    s->block = block;
+    s->sum = (double *)block;
+    s->score = (float *)(block + (size_t)most * sizeof *s->sum);
+    s->mask = (uint8_t *)(block + (size_t)most * (sizeof *s->sum + sizeof *s->score));
+    s->room = most;
+    s->grown++;
+    return EK_OK;
+}
+
+/* Lists that share one set must hold the same positions. */
+static ek_code check_alike(const ek_cache *c, int layer, int layers, ek_err *err)
+{
+    const int H = c->dims.n_heads;
+    const int32_t n = c->n[layer * H];
+    const int32_t *pos = c->pos + c->layer_at[layer] + c->first[layer * H];
+
+    for (int i = layer * H; i < (layer + layers) * H; i++)
+        if (c->n[i] != n ||
+            memcmp(c->pos + c->layer_at[i / H] + c->first[i], pos, (size_t)n * sizeof *pos) != 0)
+            return EK_FAIL(err, EK_EBROKEN,
+                           "plan: layer %d, head %d: other entries than layer %d, head 0, though "
+                           "one set is kept for both",
+                           i / H, i % H, layer);
+    return EK_OK;
+}
+
+/* The mean over the heads of `layers` layers of what the measure says of each slot, written over
+ * all heads of `score`.  sum (entries of a head). */
+static ek_code mean_scores(const ek_policy *p, const ek_cache *c, int lane, int layer, int layers,
+                           double *sum, float *score, ek_err *err)
+{
+    ek_view view;
+
+    EK_TRY(check_alike(c, layer, layers, err));
+    memset(sum, 0, (size_t)c->n[layer * c->dims.n_heads] * sizeof *sum);
+    for (int l = layer; l < layer + layers; l++) {
+        ek_cache_view(c, l, lane, &view);
+        EK_TRY(ek_measure_score(&p->method.measure, c->dev, &view, score, err));
+        for (int h = 0; h < view.n_heads; h++)
+            for (int32_t j = 0; j < view.n[h]; j++)
+                sum[j] += (double)score[view.first[h] + j];
+    }
+    ek_cache_view(c, layer, lane, &view);
+    for (int h = 0; h < view.n_heads; h++)
+        for (int32_t j = 0; j < view.n[h]; j++)
+            score[view.first[h] + j] = (float)(sum[j] / (layers * view.n_heads));
+    return EK_OK;
+}
+
+/* What one layer's plan ranks. */
+static ek_code scores(const ek_policy *p, const ek_cache *c, int lane, int layer, double *sum,
+                      float *score, ek_err *err)
+{
+    ek_view view;
+
+    switch (p->method.granularity) {
+    case EK_SET_PER_HEAD:
+        break;
+    case EK_SET_PER_LAYER:
+        return mean_scores(p, c, lane, layer, 1, sum, score, err);
+    case EK_SET_PER_MODEL:
+        EK_TRY(check_alike(c, 0, c->dims.n_layers, err));
+        return mean_scores(p, c, lane, 0,
+                           ek_measure_is_shared(&p->method.measure) ? 1 : c->dims.n_layers, sum,
+                           score, err);
+    }
+    ek_cache_view(c, layer, lane, &view);
+    return ek_measure_score(&p->method.measure, c->dev, &view, score, err);
+}
+
+ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int layer, float *out,
+                         ek_err *err)
+{
+    ek_policy_scratch s = {0};
+    const int32_t *first = c->first + layer * c->dims.n_heads;
+    const int32_t *n = c->n + layer * c->dims.n_heads;
+    ek_code code;
+
+    EK_TRY(make_room(&s, c, err));
+    code = scores(p, c, lane, layer, s.sum, s.score, err);
+    /* One set for the model: its scores lie where layer 0 has its heads. */
+    const int32_t *from = p->method.granularity == EK_SET_PER_MODEL ? c->first : first;
+    for (int h = 0; h < c->dims.n_heads && code == EK_OK; h++)
+        memcpy(out + first[h], s.score + from[h], (size_t)n[h] * sizeof *out);
+    ek_policy_scratch_close(&s);
+    return code;
+}
+
+static void mark_protected(const ek_method *m, const ek_view *view, int32_t entries, uint8_t *mask)
+{
+    for (int h = 0; h < view->n_heads; h++) {
+        int32_t sinks, recent;
+        uint8_t *of_head = mask + view->first[h];
+        const size_t n = (size_t)view->n[h];
+
+        ek_policy_protected(m, view->n[h], entries, &sinks, &recent);
+        memset(of_head, 0, n);
+        memset(of_head, 1, (size_t)sinks);
+        memset(of_head + n - (size_t)recent, 1, (size_t)recent);
+    }
+}
+
+/* Mark the survivors of one layer's heads. */
+static void mark(const ek_policy *p, const ek_view *view, int32_t entries, float *score,
+                 uint8_t *mask)
+{
+    mark_protected(&p->method, view, entries, mask);
+    if (p->method.budget == EK_SHARE_LAYER) {
+        ek_share_layer(&p->method, view, entries, score, mask);
+        return;
+    }
+    for (int h = 0; h < view->n_heads; h++) {
+        int32_t sinks, recent;
+
+        ek_policy_protected(&p->method, view->n[h], entries, &sinks, &recent);
+        ek_select(score, view->first + h, view->n + h, 1, entries - sinks - recent, mask);
+    }
+}
+
+/* Close list i with the marked slots of n entries; mask NULL: all of them. */
+static ek_code put_list(ek_plan *out, int i, int32_t n, const uint8_t *mask, ek_err *err)
+{
+    int64_t at = out->first[i];
+
+    out->of[i] = n;
+    for (int32_t j = 0; j < n; j++) {
+        if (mask != NULL && mask[j] == 0)
+            continue;
+        if (at >= out->room)
+            return EK_FAIL(err, EK_EBROKEN,
+                           "plan: layer %d, head %d: no room behind %" PRId64 " survivors",
+                           i / out->n_heads, i % out->n_heads, out->room);
+        out->slot[at++] = j;
+    }
+    out->first[i + 1] = (int32_t)at;
+    return EK_OK;
+}
+
+static int fits(const ek_policy *p, const ek_view *view, int32_t entries)
+{
+    int64_t sum = 0;
+    int each = 1;
+
+    for (int h = 0; h < view->n_heads; h++) {
+        sum += view->n[h];
+        each = each && view->n[h] <= entries;
+    }
+    if (p->method.budget == EK_SHARE_LAYER)
+        return sum <= (int64_t)entries * view->n_heads;
+    return each;
+}
+
+ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t entries,
+                       ek_policy_scratch *scratch, ek_plan *out, ek_err *err)
+{
+    const int H = c->dims.n_heads, model = p->method.granularity == EK_SET_PER_MODEL;
+
+    if (out->n_layers != c->dims.n_layers || out->n_heads != H)
+        return EK_FAIL(err, EK_EBROKEN, "plan of %d x %d lists, cache of %d x %d", out->n_layers,
+                       out->n_heads, c->dims.n_layers, H);
+    EK_TRY(make_room(scratch, c, err));
+    out->first[0] = 0;
+    for (int l = 0; l < c->dims.n_layers; l++) {
+        ek_view view;
+        int all;
+
+        ek_cache_view(c, l, lane, &view);
+        all = entries <= 0 || fits(p, &view, entries);
+        if (!all && !(model && l > 0)) {
+            EK_TRY(scores(p, c, lane, l, scratch->sum, scratch->score, err));
+            mark(p, &view, entries, scratch->score, scratch->mask);
+        }
+        /* One set for the model: the marks of layer 0 serve all. */
+        for (int h = 0; h < H; h++)
+            EK_TRY(put_list(out, l * H + h, view.n[h],
+                            all ? NULL : scratch->mask + (model ? c->first[h] : view.first[h]),
+                            err));
+    }
+    return EK_OK;
+}
+
+static ek_code check_list(const ek_plan *plan, int i, const ek_cache *before, const ek_cache *after,
+                          ek_err *err)
+{
+    const int H = after->dims.n_heads, l = i / H, h = i % H;
+    const int32_t kept = plan->first[i + 1] - plan->first[i];
+    const int32_t *slot = plan->slot + plan->first[i];
+
+    if (after->n[i] != kept)
+        return EK_FAIL(err, EK_EBROKEN, "layer %d, head %d: planned %d entries, the cache holds %d",
+                       l, h, kept, after->n[i]);
+    if (before == NULL || before == after)
+        return EK_OK;
+    const int32_t *a = before->pos + before->layer_at[l] + before->first[i];
+    const int32_t *b = after->pos + after->layer_at[l] + after->first[i];
+    for (int32_t j = 0; j < kept; j++)
+        if (slot[j] < 0 || slot[j] >= before->n[i] || b[j] != a[slot[j]])
+            return EK_FAIL(err, EK_EBROKEN,
+                           "layer %d, head %d: entry %d has position %d, the plan keeps slot %d", l,
+                           h, j, b[j], slot[j]);
+    return EK_OK;
+}
+
+ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
+                        const ek_cache *after, int32_t entries, ek_err *err)
+{
+    const int H = after->dims.n_heads, share = p->method.budget == EK_SHARE_LAYER;
+
+    for (int l = 0; l < after->dims.n_layers; l++) {
+        int64_t sum = 0, seen = 0;
+
+        for (int h = 0; h < H; h++) {
+            const int i = l * H + h;
+            const int32_t n = plan->of[i], kept = plan->first[i + 1] - plan->first[i];
+            const int32_t asked = entries > 0 && entries < n ? entries : n;
+            const int32_t least = entries > 0 ? ek_share_floor(&p->method, n, entries) : n;
+
+            if (share ? kept < least || kept > n : kept != asked)
+                return EK_FAIL(err, EK_EBROKEN,
+                               "layer %d, head %d: asked for %s%d entries, kept %d", l, h,
+                               share ? "at least " : "", share ? least : asked, kept);
+            EK_TRY(check_list(plan, i, before, after, err));
+            sum += kept;
+            seen += n;
+        }
+        const int64_t asked =
+            entries > 0 && (int64_t)entries * H < seen ? (int64_t)entries * H : seen;
+        if (sum != asked)
+            return EK_FAIL(err, EK_EBROKEN,
+                           "layer %d: asked for %" PRId64 " entries, kept %" PRId64, l, asked, sum);
+    }
+    return EK_OK;
+}
