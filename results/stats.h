@@ -54,7 +54,7 @@ void ek_stat_draw(const ek_clusters *c, const int32_t *draw, double *mean, doubl
 typedef struct ek_draws {
     int n, n_draws;
     uint64_t seed;
-    int32_t *draw; /* (n_draws, n), owned */
+    int32_t *draw; /* (n_draws, n), owned; NULL when that is too much to hold: drawn each time */
 } ek_draws;
 ek_code ek_draws_open(ek_draws *d, int n, int n_draws, uint64_t seed, ek_err *err);
 void ek_draws_close(ek_draws *d);
