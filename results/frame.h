@@ -13,6 +13,7 @@ extern "C" {
 #endif
 
 typedef struct ek_point {
+    int64_t id; /* of the sample */
     char *doc_id, *cluster, *prompt_hash;
     int64_t rep;
     double *value; /* (n_names) NAN: none */
@@ -31,7 +32,7 @@ typedef struct ek_frame_cell {
 typedef struct ek_frame {
     ek_frame_cell *cell; /* (n_cells) */
     int n_cells, room;
-    char **name; /* (n_names) of the numbers, sorted: main metrics first, in the table's order */
+    char **name; /* (n_names) of the numbers, columns of sample first */
     int n_names;
 } ek_frame;
 
@@ -42,12 +43,14 @@ const ek_frame_cell *ek_frame_find(const ek_frame *f, int64_t id); /* NULL: not 
 int ek_frame_name(const ek_frame *f, const char *name);            /* index, or -1 */
 
 /* Cluster sums of one number over the samples that have it, in both cells if base is given, scaled
- * and logged as the metric says.  buf is grown and owned by the caller (free(buf->mem)). */
+ * and logged as the metric says.  Clusters stand in the order of their names.  out starts as {0},
+ * is used again and again, and is the caller's to end with free(out->mem). */
 typedef struct ek_pairing {
     ek_clusters c;
-    int n; /* samples; 0: nothing to compare */
+    int n;      /* samples; 0: nothing to compare */
+    int binary; /* every sample is 0 or scale and a cluster of its own: Wilson's interval holds */
     double *mem;
-    int room;
+    int room; /* clusters mem has room for */
 } ek_pairing;
 ek_code ek_frame_pair(const ek_frame *f, const ek_frame_cell *cell, const ek_frame_cell *base,
                       int name, ek_pairing *out, ek_err *err);

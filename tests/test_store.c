@@ -385,6 +385,106 @@ static void the_view_has_its_columns(void **state)
     ek_store_close(s);
 }
 
+/* ---- aggregates ---- */
+
+typedef struct digest {
+    char text[1 << 16];
+    size_t n;
+    int rows;
+} digest;
+
+static ek_code take_digest(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
+{
+    digest *d = ctx;
+
+    (void)name, (void)err;
+    for (int i = 0; i < n; i++)
+        d->n += (size_t)snprintf(d->text + d->n, sizeof d->text - d->n, "%d %a %s|", v[i].kind,
+                                 v[i].r, v[i].kind == EK_SQL_TEXT ? v[i].text : "");
+    d->rows++;
+    return EK_OK;
+}
+
+static int digest_metrics(ek_store *s, char out[33])
+{
+    digest *d = calloc(1, sizeof *d);
+    ek_err err;
+    int rows;
+
+    OK(ek_store_query(s, "SELECT * FROM metric ORDER BY cell, name", NULL, 0, take_digest, d,
+                      &err));
+    ek_hash128(out, d->text, d->n);
+    rows = d->rows;
+    free(d);
+    return rows;
+}
+
+/* Scores and numbers of two cells worked out by hand, and the same bits at every rebuild. */
+static void aggregates_are_right_and_repeatable(void **state)
+{
+    static const double f[5] = {.40, .60, .80, .20, .50}, m[5] = {.38, .61, .70, .20, .45};
+    int64_t cell[3];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 3, &found);
+    ek_err err = {0};
+    char first[33], second[33];
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        ek_sample_row rows[3];
+        const double shift[3] = {0, 0.01, 0.02};
+        ek_named values[3];
+        char doc[16];
+
+        snprintf(doc, sizeof doc, "d%d", i);
+        for (int c = 0; c < 3; c++) {
+            rows[c] = ek_sample_none();
+            rows[c].cell = cell[c];
+            rows[c].doc_id = doc;
+            rows[c].score = c == 0 ? f[i] : c == 1 ? m[i] : 0.5;
+            values[c] = (ek_named){"Mean KLD", shift[c] * (1 + 0.1 * i)};
+            rows[c].keep_mean = c ? 0.25 : 1;
+            rows[c].values = &values[c];
+            rows[c].n_values = c == 2 && i == 4 ? 0 : 1; /* one document less in common */
+        }
+        OK(ek_store_samples(s, rows, 3, &err));
+    }
+    if (ek_store_rebuild_metrics(s, ID, &err) != EK_OK)
+        fail_msg("%s", err.msg);
+#define AT(cond, column) number(s, "SELECT " column " FROM v_score WHERE name = " cond)
+    assert_float_equal(AT("'score' AND policy = 'full'", "value"), 50, 1e-9);
+    assert_true(isnan(AT("'score' AND policy = 'full'", "delta")));
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "value"), 46.8, 1e-9);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "full_value"), 50, 1e-9);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "delta"), -3.2, 1e-9);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "delta_lo"), -7, 0.3);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "delta_hi"), 0, 0.3);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "pct_of_full"), 93.6, 1e-9);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "mark = '≈'"), 1, 0);
+    assert_float_equal(AT("'score' AND policy = 'method1@0.25'", "keep_measured"), 0.25, 1e-9);
+    assert_float_equal(AT("'Mean KLD' AND policy = 'method1@0.25'", "value"), 0.012, 1e-9);
+    assert_float_equal(AT("'Mean KLD' AND policy = 'method1@0.25'", "mark = '*'"), 1, 0);
+    assert_true(isnan(AT("'Mean KLD' AND policy = 'method1@0.25'", "pct_of_full")));
+    assert_float_equal(AT("'Mean KLD' AND policy = 'method2@0.25'", "n"), 4, 0);
+    assert_float_equal(AT("'Mean KLD' AND policy = 'method2@0.25'", "delta"), 0.023, 1e-9);
+    assert_float_equal(
+        number(s, "SELECT stderr FROM metric WHERE name = 'delta:score' AND cell = 2"), 1.984943,
+        1e-6);
+    assert_true(digest_metrics(s, first) > 12);
+    OK(ek_store_rebuild_metrics(s, NULL, &err));
+    digest_metrics(s, second);
+    assert_string_equal(first, second);
+    ek_store_close(s);
+    OK(ek_store_open(&s, path, EK_STORE_WRITE, &err));
+    OK(ek_store_sql(s, "DELETE FROM metric", NULL, 0, NULL, NULL, &err));
+    assert_int_equal(digest_metrics(s, second), 0);
+    assert_string_not_equal(first, second); /* negative control */
+    OK(ek_store_rebuild_metrics(s, ID, &err));
+    digest_metrics(s, second);
+    assert_string_equal(first, second);
+    ek_store_close(s);
+}
+
 /* ---- files that are not ours ---- */
 
 static void write_bytes(const char *to, const void *data, size_t size)
@@ -584,6 +684,7 @@ int main(void)
         TEST(training_steps_are_batched_and_replaced),
         TEST(a_query_only_reads),
         TEST(the_view_has_its_columns),
+        TEST(aggregates_are_right_and_repeatable),
         TEST(damaged_files_are_refused),
         TEST(flipped_bytes_never_crash),
         TEST(absent_and_empty),
