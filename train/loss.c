@@ -1,0 +1,323 @@
+/* train/loss.c - pair, regress, hinge, survival, listwise.  methods.md 2.6, 2.7, 2.11. */
+#include "train/loss.h"
+
+#include "core/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TAIL = 64 }; /* tokens with fewer later queries have noisy targets */
+
+const ek_loss_set ek_loss_defaults = {.kind = EK_LOSS_LISTWISE,
+                                      .balance = true,
+                                      .margin_min = 0.1,
+                                      .margin_tau = 1,
+                                      .tau = 1,
+                                      .hinge = 0.01,
+                                      .samples = 128};
+
+static const char *const kinds[] = {"pair", "regress", "hinge", "survival", "listwise", NULL};
+static const char *const compares[] = {"static", "raw", NULL};
+static const char *const margins[] = {"sigma", "centred", "none", NULL};
+
+const ek_field ek_loss_fields[] = {
+    EK_ENUM(ek_loss_set, kind, kinds, "what is minimised"),
+    EK_ENUM(ek_loss_set, compare, compares, "pair, hinge: compare static priorities or raw scores"),
+    EK_ENUM(ek_loss_set, margin, margins, "pair: weight by the target's margin"),
+    EK_BOOL(ek_loss_set, balance, "pair: weigh kept and dropped newborns equally"),
+    EK_FLOAT(ek_loss_set, margin_min, 0, 1, "pair: least margin weight"),
+    EK_FLOAT(ek_loss_set, margin_tau, 1e-6, 1e6, "pair: scale of the margin"),
+    EK_FLOAT(ek_loss_set, tau, 1e-6, 1e6, "pair, survival: temperature"),
+    EK_FLOAT(ek_loss_set, hinge, 0, 1e6, "hinge: margin"),
+    EK_FLOAT(ek_loss_set, smooth, 0, 1e6, "regress: weight of neighbours' squared difference"),
+    EK_INT(ek_loss_set, samples, 1, 65536, "pair, hinge, survival: positions per sequence"),
+    EK_FIELD_END};
+
+static double sigmoid(double x)
+{
+    return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
+}
+
+static double softplus(double x)
+{
+    return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
+}
+
+static double clip(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+void ek_loss_balance(double rho, double *yes, double *no)
+{
+    const double y = clip(rho > 0 ? 1 / (2 * rho) : 4, 0.5, 4);
+    const double n = clip(rho < 1 ? 1 / (2 * (1 - rho)) : 4, 0.5, 4);
+    const double mean = rho * y + (1 - rho) * n;
+
+    *yes = y / mean;
+    *no = n / mean;
+}
+
+double ek_loss_margin(const ek_loss_set *set, double delta)
+{
+    const double s = sigmoid(delta / set->margin_tau);
+
+    if (set->margin == 2)
+        return 1;
+    return set->margin_min + (1 - set->margin_min) * (set->margin == 1 ? 2 * s - 1 : s);
+}
+
+int ek_loss_sample(int32_t *at, int n, int n_seq, int sinks, int recent, int keep, uint64_t seed,
+                   uint64_t stream)
+{
+    const int first = sinks + recent + keep, last = n_seq - TAIL, span = last - first + 1;
+
+    if (span < 1)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        const double u = ek_rng_unit(seed, stream, (uint64_t)i);
+        const int off = (int)(span * (i % 2 == 0 ? u : sqrt(u)));
+
+        at[i] = first + (off < span ? off : span - 1);
+    }
+    return n;
+}
+
+static double log_target(const ek_loss_item *x, int e)
+{
+    return log(x->eps + (double)x->mass[e]);
+}
+
+/* Static priorities of the target; sinks and the last window have none. */
+static void rank_targets(ek_loss_item *x)
+{
+    for (int j = 0; j < x->n_seq; j++)
+        x->scratch[j] = -INFINITY;
+    for (int e = 0; e < x->n; e++) {
+        const int j = x->sinks + e;
+        x->scratch[j] = (float)(log_target(x, e) - j * x->log_gamma);
+    }
+    ek_rank_run(x->rank, x->scratch, x->n_seq, x->sinks, x->recent, x->keep);
+}
+
+static void count_decisions(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
+{
+    (void)set;
+    rank_targets(x);
+    for (int i = 0; i < x->n_at; i++)
+        sum->n_yes += ek_rank_decide(x->rank, x->at[i]).y > 0;
+    sum->weight += x->n_at;
+}
+
+static void clear(const ek_loss_item *x)
+{
+    memset(x->dr, 0, (size_t)x->n * sizeof *x->dr);
+    memset(x->dp, 0, (size_t)x->n * sizeof *x->dp);
+}
+
+/* pair and hinge: newborn against partner at each sampled position. */
+static void run_pairs(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    double yes = 1, no = 1;
+
+    clear(x);
+    if (set->balance && set->kind == EK_LOSS_PAIR)
+        ek_loss_balance(sum->n_yes / sum->weight, &yes, &no);
+    for (int i = 0; i < x->n_at; i++) {
+        const ek_decision d = ek_rank_decide(x->rank, x->at[i]);
+        const int a = d.newborn - x->sinks, b = d.partner - x->sinks;
+        const ek_real *says = set->compare == 1 ? x->r : x->p;
+        ek_real *back = set->compare == 1 ? x->dr : x->dp;
+        const double diff = d.y * ((double)says[a] - (double)says[b]);
+        double loss, slope;
+
+        if (set->kind == EK_LOSS_PAIR) {
+            const double delta = d.y * (log_target(x, a) - log_target(x, b) -
+                                        (d.newborn - d.partner) * x->log_gamma);
+            const double w = ek_loss_margin(set, delta) * (d.y > 0 ? yes : no);
+
+            loss = w * softplus(-diff / set->tau);
+            slope = -w * sigmoid(-diff / set->tau) / set->tau;
+        } else {
+            loss = diff < set->hinge ? set->hinge - diff : 0;
+            slope = diff < set->hinge ? -1 : 0;
+        }
+        sum->loss += loss;
+        back[a] += (ek_real)(slope * d.y / sum->weight);
+        back[b] -= (ek_real)(slope * d.y / sum->weight);
+        sum->right += diff > 0;
+        sum->decided += 1;
+    }
+}
+
+/* survival: of those held and the newborn, who leaves is drawn with probability exp(-a). */
+static void run_survival(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    clear(x);
+    for (int i = 0; i < x->n_at; i++) {
+        const int at = x->at[i];
+        const ek_decision d = ek_rank_decide(x->rank, at);
+        const int leaver = d.leaver - x->sinks, newborn = d.newborn - x->sinks;
+        double most = -INFINITY, total = 0;
+        int least = newborn;
+
+        for (int e = 0; e <= newborn; e++) {
+            if (e != newborn && x->rank->rank[x->sinks + e] > x->rank->tau[at - 1])
+                continue;
+            const double z = -(double)x->p[e] / set->tau;
+            if (z > most) {
+                total = total * exp(most - z) + 1;
+                most = z;
+                least = e;
+            } else {
+                total += exp(z - most);
+            }
+        }
+        sum->loss += (double)x->p[leaver] / set->tau + most + log(total);
+        sum->right += least == leaver;
+        sum->decided += 1;
+        for (int e = 0; e <= newborn; e++) {
+            if (e != newborn && x->rank->rank[x->sinks + e] > x->rank->tau[at - 1])
+                continue;
+            const double q = exp(-(double)x->p[e] / set->tau - most) / total;
+            x->dp[e] -= (ek_real)(q / set->tau / sum->weight);
+        }
+        x->dp[leaver] += (ek_real)(1 / set->tau / sum->weight);
+    }
+}
+
+/* The k-th largest of v (n), by repeated halving of the value range over the bits. */
+static float kth_largest(float *v, int n, int k)
+{
+    int lo = 0, hi = n - 1;
+
+    while (lo < hi) {
+        const float pivot = v[lo + (hi - lo) / 2];
+        int i = lo, j = hi;
+
+        while (i <= j) {
+            while (v[i] > pivot)
+                i++;
+            while (v[j] < pivot)
+                j--;
+            if (i <= j) {
+                const float t = v[i];
+                v[i++] = v[j];
+                v[j--] = t;
+            }
+        }
+        if (k - 1 <= j)
+            hi = j;
+        else if (k - 1 >= i)
+            lo = i;
+        else
+            break;
+    }
+    return v[k - 1];
+}
+
+/* Share of the target's best quarter that is in the scorer's best quarter. */
+static void overlap(const ek_loss_item *x, ek_loss_sum *sum)
+{
+    const int k = x->n / 4 > 0 ? x->n / 4 : 1;
+
+    for (int e = 0; e < x->n; e++)
+        x->scratch[e] = x->mass[e];
+    const float mass = kth_largest(x->scratch, x->n, k);
+    for (int e = 0; e < x->n; e++)
+        x->scratch[e] = (float)x->p[e];
+    const float says = kth_largest(x->scratch, x->n, k);
+    int both = 0;
+    for (int e = 0; e < x->n; e++)
+        both += x->mass[e] >= mass && (float)x->p[e] >= says;
+    sum->right += both < k ? both : k;
+    sum->decided += k;
+}
+
+static int regressed(const ek_loss_item *x, int e)
+{
+    return x->n_seq == 0 || x->n_seq - x->recent - x->pos[e] >= TAIL;
+}
+
+static void count_regress(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
+{
+    (void)set;
+    for (int e = 0; e < x->n; e++)
+        sum->weight += regressed(x, e);
+}
+
+/* regress: smooth L1 of the raw score against the log target; the age is not trained by it. */
+static void run_regress(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    clear(x);
+    for (int e = 0; e < x->n; e++) {
+        if (!regressed(x, e))
+            continue;
+        const double d = (double)x->r[e] - log_target(x, e);
+
+        sum->loss += fabs(d) < 1 ? 0.5 * d * d : fabs(d) - 0.5;
+        x->dr[e] += (ek_real)(clip(d, -1, 1) / sum->weight);
+        if (set->smooth > 0 && e + 1 < x->n && regressed(x, e + 1)) {
+            const double step = (double)x->r[e + 1] - (double)x->r[e];
+
+            sum->loss += set->smooth * step * step;
+            x->dr[e + 1] += (ek_real)(2 * set->smooth * step / sum->weight);
+            x->dr[e] -= (ek_real)(2 * set->smooth * step / sum->weight);
+        }
+    }
+    overlap(x, sum);
+}
+
+static double log_weight(const ek_loss_item *x, int e)
+{
+    return x->log_weight != NULL ? (double)x->log_weight[e] : 0;
+}
+
+static void count_listwise(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
+{
+    (void)set;
+    (void)x;
+    sum->weight += 1;
+}
+
+/* listwise: cross-entropy of the shares of future mass with the softmax of priorities.  Sampled
+ * entries stand for several, in the target and in the softmax alike. */
+static void run_listwise(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    double most = -INFINITY, total = 0, mass = 0, loss = 0;
+
+    (void)set;
+    clear(x);
+    for (int e = 0; e < x->n; e++) {
+        const double z = (double)x->p[e] + log_weight(x, e);
+        most = z > most ? z : most;
+        mass += (double)x->mass[e] * exp(log_weight(x, e));
+    }
+    for (int e = 0; e < x->n; e++)
+        total += exp((double)x->p[e] + log_weight(x, e) - most);
+    const double log_total = most + log(total);
+    if (!(mass > 0)) /* nothing was looked at: nothing to learn */
+        return;
+    for (int e = 0; e < x->n; e++) {
+        const double w = log_weight(x, e), share = (double)x->mass[e] * exp(w) / mass;
+        const double log_q = (double)x->p[e] - log_total;
+
+        loss -= share * log_q;
+        x->dp[e] = (ek_real)((exp(log_q + w) - share) / sum->weight);
+    }
+    sum->loss += loss;
+    overlap(x, sum);
+}
+
+const ek_loss ek_losses[EK_N_LOSSES] = {
+    [EK_LOSS_PAIR] = {"pair", "newborn against boundary, weighted by margin and balance", 1,
+                      count_decisions, run_pairs},
+    [EK_LOSS_REGRESS] = {"regress", "smooth L1 to the log of the mean future probability", 0,
+                         count_regress, run_regress},
+    [EK_LOSS_HINGE] = {"hinge", "newborn against boundary, with a margin", 1, count_decisions,
+                       run_pairs},
+    [EK_LOSS_SURVIVAL] = {"survival", "who leaves, as a partial likelihood", 1, count_decisions,
+                          run_survival},
+    [EK_LOSS_LISTWISE] = {"listwise", "cross-entropy with the shares of future mass", 0,
+                          count_listwise, run_listwise},
+};
