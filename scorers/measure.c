@@ -166,13 +166,18 @@ static ek_colsum part_of(const ek_colsum *c, int from, int to)
     return part;
 }
 
-/* The queries of the part, folded in: carry = keep carry + add (their sum). */
-static void fold_part(const ek_measure *m, ek_device *dev, ek_colsum *part, float scale, float keep,
-                      float add, float *carry, float *scratch)
+static void sum_part(ek_device *dev, ek_colsum *part, float scale, float *scratch)
 {
     part->sum = &scratch;
     clear_sums(&part->view, scratch);
     dev->ops.colsum(dev, part, scale);
+}
+
+/* The queries of the part, folded in: carry = keep carry + add (their sum). */
+static void fold_part(const ek_measure *m, ek_device *dev, ek_colsum *part, float scale, float keep,
+                      float add, float *carry, float *scratch)
+{
+    sum_part(dev, part, scale, scratch);
     fold_sums(m, &part->view, keep, add, scratch, carry);
 }
 
@@ -210,39 +215,6 @@ static void prefill_window(const ek_measure *m, ek_device *dev, const ek_colsum 
         return;
     ek_colsum part = part_of(chunk, (int)from, (int)to);
     fold_part(m, dev, &part, scale, 1, 1 / (float)w, carry, scratch);
-}
-
-void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
-                        int64_t n_prompt, float *carry, float *shared, float *scratch)
-{
-    (void)shared; /* the one state takes in decode steps only */
-    if (carry == NULL || chunk->n_q < 1)
-        return;
-    if (is_static(m)) {
-        score_new(m, dev, &chunk->view, chunk->n_q, carry);
-        return;
-    }
-    if (!is_attention(m))
-        return;
-    ek_colsum part = part_of(chunk, 0, chunk->n_q);
-    switch (m->carry.kind) {
-    case EK_CARRY_ONCE:
-        prefill_window(m, dev, chunk, scale, n_prompt, carry, scratch);
-        break;
-    case EK_CARRY_LAST:
-        if (chunk->q_pos + chunk->n_q < n_prompt)
-            break;
-        part = part_of(chunk, chunk->n_q - 1, chunk->n_q);
-        fold_part(m, dev, &part, scale, 0, 1, carry, scratch);
-        break;
-    case EK_CARRY_SUM:
-    case EK_CARRY_AGE:
-        fold_part(m, dev, &part, scale, 1, 1, carry, scratch);
-        break;
-    case EK_CARRY_EMA:
-        prefill_ema(m, dev, chunk, scale, carry, scratch);
-        break;
-    }
 }
 
 /* The newborn, last of n entries, gets the mean of the others. */
@@ -287,6 +259,43 @@ static void step_shared(const ek_measure *m, const ek_view *v, const float *prob
             sum +=
                 combine(m->group.by, prob + (size_t)(v->first[h] + j) * (size_t)v->group, v->group);
         shared[j] = keep * shared[j] + add * (sum / (float)v->n_heads);
+    }
+}
+
+void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
+                        int64_t n_prompt, float *carry, float *shared, float *scratch)
+{
+    const int ends = chunk->q_pos + chunk->n_q >= n_prompt;
+
+    if (chunk->n_q < 1)
+        return;
+    if (is_static(m) && carry != NULL)
+        score_new(m, dev, &chunk->view, chunk->n_q, carry);
+    if (!is_attention(m))
+        return;
+    ek_colsum part = part_of(chunk, 0, chunk->n_q),
+              last = part_of(chunk, chunk->n_q - 1, chunk->n_q);
+    if (shared != NULL && ends) {
+        sum_part(dev, &last, scale, scratch);
+        step_shared(m, &chunk->view, scratch, shared);
+    }
+    if (carry == NULL)
+        return;
+    switch (m->carry.kind) {
+    case EK_CARRY_ONCE:
+        prefill_window(m, dev, chunk, scale, n_prompt, carry, scratch);
+        break;
+    case EK_CARRY_LAST:
+        if (ends)
+            fold_part(m, dev, &last, scale, 0, 1, carry, scratch);
+        break;
+    case EK_CARRY_SUM:
+    case EK_CARRY_AGE:
+        fold_part(m, dev, &part, scale, 1, 1, carry, scratch);
+        break;
+    case EK_CARRY_EMA:
+        prefill_ema(m, dev, chunk, scale, carry, scratch);
+        break;
     }
 }
 

@@ -30,10 +30,11 @@ int ek_measure_same(const ek_measure *a, const ek_measure *b);
 
 /* Fold one chunk of prompt queries of one layer.  chunk: view, n_q, q_pos, q, ldq, lse filled in
  * (view, n_q and q_pos suffice for measures of entries), its queries being the newest n_q entries
- * of each head; scale: of
- * the model's logits; n_prompt: the prompt's whole length, known from the start; carry (entries,
- * n_carry) of this layer as in the view; shared (entries of head 0) for measures with one state.
- * scratch: room for (entries, group) floats. */
+ * of each head; scale: of the model's logits; n_prompt: the prompt's whole length, known from the
+ * start; carry (entries, n_carry) of this layer as in the view; shared (entries of head 0) for
+ * measures with one state, which take in the prompt's last query, as a cut before the first decode
+ * step needs it (a cut at that step starts from a cleared state).  scratch: room for (entries,
+ * group) floats. */
 void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
                         int64_t n_prompt, float *carry, float *shared, float *scratch);
 
