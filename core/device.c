@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,7 +58,9 @@ static ek_code isa_choose(ek_isa *isa, const char *cap, ek_err *err)
             *isa = (ek_isa)i;
             return EK_OK;
         }
-        strcat(strcat(list, i ? ", " : ""), isa_names[i]);
+        const size_t used = strlen(list);
+
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", isa_names[i]);
     }
     for (size_t i = (size_t)have + 1; i < EK_COUNT(isa_names); i++)
         if (strcmp(cap, isa_names[i]) == 0)

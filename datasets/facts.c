@@ -286,7 +286,7 @@ static int is_taken(const ek_fact *f, const ek_fact *before, int n)
     for (int i = 0; i < n; i++) {
         const ek_fact *b = &before[i];
 
-        if (f->template == b->template || strcmp(f->value, b->value) == 0 ||
+        if (f->which == b->which || strcmp(f->value, b->value) == 0 ||
             strcmp(f->person, b->person) == 0 || strcmp(f->place, b->place) == 0 ||
             strcmp(f->thing, b->thing) == 0 || strcmp(f->value, b->person) == 0 ||
             strcmp(f->value, b->place) == 0 || strcmp(f->person, b->value) == 0 ||
@@ -304,16 +304,16 @@ void ek_facts_draw(ek_fact *out, int n, ek_draw *draw)
 
         do {
             memset(f, 0, sizeof *f);
-            f->template = (int)ek_draw_below(draw, EK_COUNT(templates));
-            draw_value(f->value, sizeof f->value, templates[f->template].kind, draw);
+            f->which = (int)ek_draw_below(draw, EK_COUNT(templates));
+            draw_value(f->value, sizeof f->value, templates[f->which].kind, draw);
             first = PICK(given, draw);
             snprintf(f->person, sizeof f->person, "%s %s", first, PICK(family, draw));
             snprintf(f->place, sizeof f->place, "%s", PICK(places, draw));
             snprintf(f->thing, sizeof f->thing, "%s", PICK(things, draw));
         } while (is_taken(f, out, i));
-        fill(f->text, templates[f->template].part[0], f, 0);
-        fill(f->question, templates[f->template].part[1], f, 0);
-        fill(f->answer, templates[f->template].part[2], f, 1);
+        fill(f->text, templates[f->which].part[0], f, 0);
+        fill(f->question, templates[f->which].part[1], f, 0);
+        fill(f->answer, templates[f->which].part[2], f, 1);
     }
 }
 

@@ -12,7 +12,7 @@
 enum { EK_FACT_ROOM = 320 };
 
 typedef struct ek_fact {
-    int template; /* index, distinct within an item */
+    int which; /* index, distinct within an item */
     char text[EK_FACT_ROOM], question[EK_FACT_ROOM], answer[EK_FACT_ROOM];
     size_t value_begin, value_end; /* in answer */
     char value[64], person[64], place[64], thing[64];
