@@ -5,6 +5,15 @@
  * overrides, printing, and the leaves stored with a run.  An absent key leaves what the struct held
  * before the load: fill it with defaults first.
  *
+ * Whose memory: strings and lists that the struct holds before a load are borrowed, so defaults may
+ * be literals and static arrays.  After the call, failed or not, all of them belong to the struct
+ * and ek_config_clear frees them; after a failure they are NULL and empty, and nothing else has
+ * changed.  Load a struct once, or clear it and set its defaults again.
+ *
+ * null means "not given": it leaves what the struct held, and makes a string NULL.  A number, an
+ * enum or the length of a list that lies outside its own range (-1, NaN) prints as null, so that
+ * defaults can say "not given" too.
+ *
  * A list's element struct starts as the table's `element` (its defaults), or zero.  A list element
  * written as a bare word or number, where a mapping is expected, means the element's first field:
  * `methods: [full, {name: snapkv, window: 32}]`. */
@@ -32,7 +41,7 @@ typedef struct ek_field {
     const char *key;
     ek_field_kind kind;
     size_t offset, offset_n;
-    double min, max;               /* inclusive; of numbers, and of list lengths */
+    double min, max; /* inclusive; of numbers, of each of INTS, of LIST's length; 0, 0: any */
     const char *const *names;      /* ENUM: NULL-terminated */
     const struct ek_field *fields; /* MAP, LIST: the inner table */
     size_t size;                   /* LIST: sizeof the element */
@@ -88,11 +97,10 @@ typedef struct ek_field {
 
 /* Load path into out (already holding defaults), with n_sets overrides "a.b=c" (list elements by
  * number: "methods.1.window=32"; a value is YAML, so "methods=[full, tova]" works too).  All
- * unknown keys are reported at once.  A wrong override names the option, not a line.
- * On failure out is as before the call, apart from strings already freed. */
+ * unknown keys are reported at once.  A wrong override names the option, not a line. */
 ek_code ek_config_load(void *out, const ek_field *fields, const char *path, const char *const *sets,
                        int n_sets, ek_err *err);
-/* The same from memory; name stands for the path in messages. */
+/* The same from memory; name stands for the path in messages.  Size 0: no keys, overrides alone. */
 ek_code ek_config_parse(void *out, const ek_field *fields, const char *text, size_t size,
                         const char *name, const char *const *sets, int n_sets, ek_err *err);
 void ek_config_clear(void *config, const ek_field *fields); /* frees what the load allocated */
