@@ -20,20 +20,7 @@ static int evicts(const ek_policy *p)
 /* May plans come while decoding? */
 static int plans_later(const ek_row *r)
 {
-    const ek_policy *p = r->policy;
-
-    if (!evicts(p))
-        return 0;
-    if (p->method.when.first_step && r->planned == 0 && r->step == 0)
-        return 1;
-    if (p->decode == EK_DECODE_GROW)
-        return 0;
-    return p->decode == EK_DECODE_HOLD || p->method.when.every > 0;
-}
-
-static int from_attention(const ek_row *r)
-{
-    return r->policy->method.measure.signal->source == EK_FROM_ATTENTION;
+    return r->policy && ek_policy_watches(r->policy, r->planned == 0);
 }
 
 /* Entries per head now.  A fraction of the prompt stays what it was; what is asked as a number or
@@ -370,7 +357,7 @@ static ek_code after_step(ek_row *r, ek_engine *e, ek_err *err)
 /* Does this feed have to hand over probabilities? */
 static int wants_prob(const ek_row *r)
 {
-    return r->later && r->counts && r->cache.n_lanes && from_attention(r) &&
+    return r->later && r->counts && r->cache.n_lanes &&
            ek_measure_wants_prob(&r->policy->method.measure, r->step + 1);
 }
 
