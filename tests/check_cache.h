@@ -1,0 +1,46 @@
+/* tests/check_cache.h - a pretend model for the tests of cache, policy and measures.
+ *
+ * Keys, values and queries are functions of (seed, layer, head, position), so any two ways to feed
+ * the same tokens must agree; attention is the device's own.  Values of a query head do not depend
+ * on what the cache holds. */
+#ifndef EK_TESTS_CHECK_CACHE_H
+#define EK_TESTS_CHECK_CACHE_H
+
+#include "infer/policy.h"
+
+typedef struct ek_toy {
+    ek_device *dev; /* owned */
+    ek_dims dims;
+    ek_dtype dtype;
+    uint64_t seed;
+} ek_toy;
+
+void ek_toy_open(ek_toy *t, int n_layers, int n_heads, int group, int head_dim, ek_dtype dtype);
+void ek_toy_close(ek_toy *t);
+
+/* A method's row with its scorer; parameters of a learned one are random.  Never moves: the method
+ * points into it. */
+typedef struct ek_toy_cell {
+    ek_policy policy;
+    ek_scorer scorer;
+    ek_real *params; /* owned */
+} ek_toy_cell;
+
+void ek_toy_cell_open(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set, int age);
+void ek_toy_cell_close(ek_toy_cell *cell);
+
+/* Room for `room` entries and, with gaps, some more that differ from list to list; a lane if the
+ * measure (or NULL) remembers anything. */
+void ek_toy_cache(ek_cache *c, const ek_toy *t, int room, int gaps, const ek_measure *m);
+
+/* Feed n tokens.  step 0: they belong to a prompt of n_prompt tokens and lanes take their prefill;
+ * else they are decode step number `step` (n is 1) and lanes take that. */
+void ek_toy_feed(const ek_toy *t, ek_cache *c, int n, int64_t n_prompt, int64_t step);
+
+/* 1 if both hold the same positions, keys, values and numbers of lane 0, to the bit. */
+int ek_toy_same(const ek_cache *a, const ek_cache *b);
+
+/* A plan with room for all that c holds. */
+void ek_toy_plan(ek_plan *p, const ek_cache *c);
+
+#endif
