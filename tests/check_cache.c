@@ -12,16 +12,62 @@
 
 #include <cmocka.h>
 
-static void ok(ek_code code, const ek_err *err)
+void ek_ok(ek_code code, const ek_err *err)
 {
     if (code != EK_OK)
         fail_msg("%s", err->msg);
 }
 
-void ek_toy_open(ek_toy *t, int n_layers, int n_heads, int group, int head_dim, ek_dtype dtype)
+int ek_near_by(double a, double b, double bound)
 {
+    return fabs(a - b) <= bound;
+}
+
+ek_measure ek_row_of(const char *method)
+{
+    return ek_method_find(method)->measure;
+}
+
+ek_device *ek_toy_device(void)
+{
+    ek_device *dev;
     ek_err err;
 
+    ek_ok(ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
+    return dev;
+}
+
+void ek_hand_make(ek_hand *a, int n_heads, int group, int head_dim, int n)
+{
+    memset(a, 0, sizeof *a);
+    for (int h = 0; h < n_heads; h++) {
+        a->first[h] = h * n;
+        a->n[h] = n;
+        for (int j = 0; j < n; j++)
+            a->pos[h * n + j] = j;
+    }
+    a->view = (ek_view){.n_heads = n_heads,
+                        .group = group,
+                        .head_dim = head_dim,
+                        .dtype = EK_F32,
+                        .next_pos = n,
+                        .first = a->first,
+                        .n = a->n,
+                        .pos = a->pos,
+                        .k = a->k,
+                        .v = a->k,
+                        .carry = a->carry};
+}
+
+void ek_hand_resize(ek_hand *a, int n)
+{
+    for (int h = 0; h < a->view.n_heads; h++)
+        a->n[h] = n;
+    a->view.next_pos = n;
+}
+
+void ek_toy_open(ek_toy *t, int n_layers, int n_heads, int group, int head_dim, ek_dtype dtype)
+{
     *t = (ek_toy){.dtype = dtype,
                   .seed = 7,
                   .dims = {.n_layers = n_layers,
@@ -29,7 +75,7 @@ void ek_toy_open(ek_toy *t, int n_layers, int n_heads, int group, int head_dim, 
                            .group = group,
                            .head_dim = head_dim,
                            .scale = 1 / sqrtf((float)head_dim)}};
-    ok(ek_device_open(&t->dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
+    t->dev = ek_toy_device();
 }
 
 void ek_toy_close(ek_toy *t)
@@ -45,7 +91,7 @@ void ek_toy_cell_open(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *s
     ek_err err;
 
     *cell = (ek_toy_cell){0};
-    ok(ek_method_open(m, set, &err), &err);
+    ek_ok(ek_method_open(m, set, &err), &err);
     cell->scorer = (ek_scorer){.cls = m->measure.signal, .dev = t->dev, .dims = t->dims};
     cell->scorer.set = (ek_scorer_set){.seed = set->seed, .hidden = 5, .age = age};
     learner = m->measure.signal->learner;
@@ -83,7 +129,7 @@ void ek_toy_cache(ek_cache *c, const ek_toy *t, int room, int gaps, const ek_mea
     assert_non_null(caps);
     for (int i = 0; i < lists; i++)
         caps[i] = room + (gaps ? (i * 7 + 3) % 5 : 0);
-    ok(ek_cache_open(c, &need, t->dev, &err), &err);
+    ek_ok(ek_cache_open(c, &need, t->dev, &err), &err);
     free(caps);
 }
 
@@ -189,5 +235,5 @@ void ek_toy_plan(ek_plan *p, const ek_cache *c)
 {
     ek_err err;
 
-    ok(ek_plan_open(p, &c->dims, ek_cache_entries(c) + 1, &err), &err);
+    ek_ok(ek_plan_open(p, &c->dims, ek_cache_entries(c) + 1, &err), &err);
 }

@@ -40,6 +40,22 @@ void ek_toy_feed(const ek_toy *t, ek_cache *c, int n, int64_t n_prompt, int64_t 
 /* 1 if both hold the same positions, keys, values and numbers of lane 0, to the bit. */
 int ek_toy_same(const ek_cache *a, const ek_cache *b);
 
+/* A view by hand: one layer of n entries in each of at most 4 heads, lists one behind the other,
+ * positions 0 .. n - 1, everything else 0.  k serves as v too. */
+typedef struct ek_hand {
+    int32_t first[4], n[4], pos[256];
+    float carry[1024], prob[1024], k[1024];
+    ek_view view;
+} ek_hand;
+
+void ek_hand_make(ek_hand *a, int n_heads, int group, int head_dim, int n);
+void ek_hand_resize(ek_hand *a, int n); /* fewer entries in each head, or more again */
+
+ek_device *ek_toy_device(void);
+ek_measure ek_row_of(const char *method);
+void ek_ok(ek_code code, const ek_err *err); /* fails the test with the message */
+int ek_near_by(double a, double b, double bound);
+
 /* A plan with room for all that c holds. */
 void ek_toy_plan(ek_plan *p, const ek_cache *c);
 

@@ -14,12 +14,6 @@
 
 enum { PROMPT = 61, ENTRIES = 24, STEPS = 6 };
 
-static void ok(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
-
 /* A cell of method number i, every second learned one with another age. */
 static void open_cell(ek_toy_cell *cell, const ek_toy *t, int i)
 {
@@ -87,9 +81,9 @@ static void law_scores(const ek_toy *t, const ek_toy_cell *cell)
     read_prompt(t, &a, PROMPT);
     read_prompt(t, &b, PROMPT);
     for (int l = 0; l < t->dims.n_layers; l++) {
-        ok(ek_policy_scores(p, &a, lane_of(&a), l, x, &err), &err);
-        ok(ek_policy_scores(p, &a, lane_of(&a), l, y, &err), &err);
-        ok(ek_policy_scores(p, &b, lane_of(&b), l, z, &err), &err);
+        ek_ok(ek_policy_scores(p, &a, lane_of(&a), l, x, &err), &err);
+        ek_ok(ek_policy_scores(p, &a, lane_of(&a), l, y, &err), &err);
+        ek_ok(ek_policy_scores(p, &b, lane_of(&b), l, z, &err), &err);
         for (int h = 0; h < t->dims.n_heads; h++) {
             const int i = l * t->dims.n_heads + h;
 
@@ -134,12 +128,12 @@ static void law_plan(const ek_toy *t, const ek_toy_cell *cell)
 
     ek_toy_cache(&c, t, PROMPT + 3, 1, &p->method.measure);
     read_prompt(t, &c, PROMPT);
-    ok(ek_cache_check(&c, &err), &err);
+    ek_ok(ek_cache_check(&c, &err), &err);
     ek_toy_plan(&plan, &c);
     ek_toy_plan(&again, &c);
     ek_hash128(before, c.block, c.block_bytes);
-    ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &plan, &err), &err);
-    ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &again, &err), &err);
+    ek_ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &plan, &err), &err);
+    ek_ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &again, &err), &err);
     ek_hash128(after, c.block, c.block_bytes);
     assert_string_equal(before, after);
     assert_true(ek_plan_same(&plan, &again));
@@ -147,14 +141,14 @@ static void law_plan(const ek_toy *t, const ek_toy_cell *cell)
     check_protected(p, &plan, ENTRIES);
 
     ek_toy_cache(&fork, t, PROMPT, 0, &p->method.measure);
-    ok(ek_cache_apply(&fork, &c, lane_of(&c), &plan, &err), &err);
+    ek_ok(ek_cache_apply(&fork, &c, lane_of(&c), &plan, &err), &err);
     ek_hash128(after, c.block, c.block_bytes);
     assert_string_equal(before, after);
-    ok(ek_cache_check(&fork, &err), &err);
-    ok(ek_policy_check(p, &plan, &c, &fork, ENTRIES, &err), &err);
-    ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
-    ok(ek_cache_check(&c, &err), &err);
-    ok(ek_policy_check(p, &plan, NULL, &c, ENTRIES, &err), &err);
+    ek_ok(ek_cache_check(&fork, &err), &err);
+    ek_ok(ek_policy_check(p, &plan, &c, &fork, ENTRIES, &err), &err);
+    ek_ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
+    ek_ok(ek_cache_check(&c, &err), &err);
+    ek_ok(ek_policy_check(p, &plan, NULL, &c, ENTRIES, &err), &err);
     assert_true(ek_toy_same(&c, &fork));
     assert_int_equal(ek_cache_entries(&c), ek_plan_kept(&plan));
 
@@ -183,7 +177,7 @@ static void law_all(const ek_toy *t, const ek_toy_cell *cell)
     read_prompt(t, &c, PROMPT);
     ek_toy_plan(&plan, &c);
     for (int32_t entries = PROMPT; entries <= PROMPT + 1; entries++) {
-        ok(ek_policy_plan(&p, &c, lane_of(&c), entries, &scratch, &plan, &err), &err);
+        ek_ok(ek_policy_plan(&p, &c, lane_of(&c), entries, &scratch, &plan, &err), &err);
         assert_int_equal(ek_plan_kept(&plan), ek_cache_entries(&c));
     }
     for (int64_t s = 1; s <= STEPS; s++) {
@@ -214,15 +208,15 @@ static void decode(const ek_toy *t, const ek_policy *p, int gaps, int32_t *held)
 
             if (room < 100) {
                 ek_plan_close(&plan);
-                ok(ek_plan_open(&plan, &c.dims, ek_cache_entries(&c) + 1000, &err), &err);
+                ek_ok(ek_plan_open(&plan, &c.dims, ek_cache_entries(&c) + 1000, &err), &err);
             }
             ek_toy_feed(t, &c, 1, PROMPT, s);
         }
         if (ek_policy_due(p, s == 0 ? EK_AT_PREFILL_END : EK_AT_STEP, s, first_plan, &c, ENTRIES)) {
-            ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &plan, &err), &err);
-            ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
-            ok(ek_cache_check(&c, &err), &err);
-            ok(ek_policy_check(p, &plan, NULL, &c, ENTRIES, &err), &err);
+            ek_ok(ek_policy_plan(p, &c, lane_of(&c), ENTRIES, &scratch, &plan, &err), &err);
+            ek_ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
+            ek_ok(ek_cache_check(&c, &err), &err);
+            ek_ok(ek_policy_check(p, &plan, NULL, &c, ENTRIES, &err), &err);
             check_protected(p, &plan, ENTRIES);
             first_plan = 0;
         }
@@ -270,8 +264,8 @@ static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
     for (int64_t s = 1; s <= STEPS; s++)
         ek_toy_feed(t, &c, 1, PROMPT, s);
     for (int l = 0; l < t->dims.n_layers; l++) {
-        ok(ek_policy_scores(p, &c, lane_of(&c), l, x, &err), &err);
-        ok(ek_policy_scores(p, &c, -1, l, y, &err), &err);
+        ek_ok(ek_policy_scores(p, &c, lane_of(&c), l, x, &err), &err);
+        ek_ok(ek_policy_scores(p, &c, -1, l, y, &err), &err);
         for (int h = 0; h < t->dims.n_heads; h++) {
             const int i = l * t->dims.n_heads + h;
 
@@ -280,8 +274,8 @@ static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
     }
     if (c.n_lanes > 0) { /* the lane is what was read */
         c.lane[0].carry[0] += 100;
-        ok(ek_policy_scores(p, &c, 0, 0, x, &err), &err);
-        ok(ek_policy_scores(p, &c, -1, 0, y, &err), &err);
+        ek_ok(ek_policy_scores(p, &c, 0, 0, x, &err), &err);
+        ek_ok(ek_policy_scores(p, &c, -1, 0, y, &err), &err);
         assert_memory_not_equal(x, y, sizeof *x);
     }
     ek_cache_close(&c);
@@ -339,9 +333,10 @@ static void tiny_prompts_keep_one(void **state)
             ek_toy_cache(&c, &t, n, 0, &cell.policy.method.measure);
             read_prompt(&t, &c, n);
             ek_toy_plan(&plan, &c);
-            ok(ek_policy_plan(&cell.policy, &c, lane_of(&c), entries, &scratch, &plan, &err), &err);
-            ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
-            ok(ek_policy_check(&cell.policy, &plan, NULL, &c, entries, &err), &err);
+            ek_ok(ek_policy_plan(&cell.policy, &c, lane_of(&c), entries, &scratch, &plan, &err),
+                  &err);
+            ek_ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
+            ek_ok(ek_policy_check(&cell.policy, &plan, NULL, &c, entries, &err), &err);
             assert_int_equal(ek_cache_entries(&c), t.dims.n_layers * t.dims.n_heads);
             ek_policy_scratch_close(&scratch);
             ek_plan_close(&plan);
@@ -386,14 +381,14 @@ static void sets_change_rows(void **state)
 
     (void)state;
     set.name = (char[]){"snapkv"};
-    ok(ek_method_open(&m, &set, &err), &err);
+    ek_ok(ek_method_open(&m, &set, &err), &err);
     assert_int_equal(m.protect.recent_window, 1);
     set.window = 32;
     set.pool = 3;
     set.pool_size = 7;
     set.recent = 16;
     set.group = 2;
-    ok(ek_method_open(&m, &set, &err), &err);
+    ek_ok(ek_method_open(&m, &set, &err), &err);
     assert_int_equal(m.measure.queries, 32);
     assert_int_equal(m.measure.pool.kind, EK_POOL_MAX);
     assert_int_equal(m.measure.pool.size, 7);
@@ -418,7 +413,7 @@ static void sets_change_rows(void **state)
     set.carry = 4;
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED); /* an EMA without rate */
     set.rate = .9;
-    ok(ek_method_open(&m, &set, &err), &err);
+    ek_ok(ek_method_open(&m, &set, &err), &err);
     assert_int_equal(m.measure.carry.kind, EK_CARRY_EMA);
     set.name = NULL;
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
