@@ -116,7 +116,8 @@ void ek_config_leaves(const void *config, const ek_field *fields,
 /* The known keys, one line each: "name  kind and range  help", for --help. */
 char *ek_config_help(const ek_field *fields);
 
-/* The name nearest to word by edit distance, or NULL if none is near (distance > 1 + length/3). */
+/* The name nearest to word by edit distance, or NULL if none is near (distance > 1 + length/3,
+ * or every letter differs). */
 const char *ek_nearest(const char *word, const char *const *names, int n);
 
 #endif

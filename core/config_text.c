@@ -397,7 +397,7 @@ const char *ek_nearest(const char *word, const char *const *names, int n)
     for (int i = 0; i < n; i++) {
         const int d = edits(word, length, names[i], (int)strnlen(names[i], 1000));
 
-        if (d < least) {
+        if (d < least && d < length) { /* as many edits as letters: nothing in common */
             least = d;
             best = names[i];
         }

@@ -517,6 +517,7 @@ static void near_names(void **state)
     assert_string_equal(ek_nearest("hid", names + 2, 1) ? "near" : "far", "far");
     assert_null(ek_nearest("xyzzy", names, 4));
     assert_null(ek_nearest("", names, 4));
+    assert_null(ek_nearest("q", (const char *const[]){"w"}, 1));
     assert_null(ek_nearest("window", names, 0));
 }
 
