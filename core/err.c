@@ -5,6 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A message is one line, whatever a hostile file's names hold. */
+static void one_line(char *msg)
+{
+    for (; *msg; msg++)
+        if ((unsigned char)*msg < 0x20 || *msg == 0x7f)
+            *msg = '?';
+}
+
 ek_code ek_err_set(ek_err *err, ek_code code, const char *file, int line, const char *fmt, ...)
 {
     va_list args;
@@ -15,6 +23,7 @@ ek_code ek_err_set(ek_err *err, ek_code code, const char *file, int line, const 
     va_start(args, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, args);
     va_end(args);
+    one_line(err->msg);
     return code;
 }
 
@@ -31,6 +40,7 @@ ek_code ek_err_in(ek_err *err, const char *fmt, ...)
     if (n >= 0 && (size_t)n < sizeof err->msg)
         snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %.*s",
                  (int)(sizeof err->msg - (size_t)n), inner);
+    one_line(err->msg);
     return err->code;
 }
 
