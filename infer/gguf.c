@@ -130,14 +130,13 @@ static ek_code read_key(cursor *c, ek_gguf_key *k, ek_err *err)
     if (type >= EK_GGUF_COUNT)
         return EK_FAIL(err, EK_EINPUT,
                        "%s: key %.*s: found value type %" PRIu64 ", expected 0 .. %d", c->path,
-                       (int)k->name.size, k->name.data, type, EK_GGUF_COUNT - 1);
+                       EK_GGUF_SHOW(k->name), type, EK_GGUF_COUNT - 1);
     value = c->p;
     k->type = (uint32_t)type;
     k->count = 1;
     k->data = value;
     if (skip_values(c, k->type, 1, 0, err) != EK_OK)
-        return ek_err_in(err, "key %.*s", (int)(k->name.size < 80 ? k->name.size : 80),
-                         k->name.data);
+        return ek_err_in(err, "key %.*s", EK_GGUF_SHOW(k->name));
     if (type == EK_GGUF_ARRAY) {
         k->element = (uint32_t)ek_gguf_le(value, 4);
         k->count = ek_gguf_le(value + 4, 8);
@@ -175,7 +174,7 @@ static ek_code read_keys(ek_gguf *g, cursor *c, ek_err *err)
     for (size_t i = 1; i < g->n_keys; i++)
         if (key_order(&g->by_key[i - 1], &g->by_key[i]) == 0)
             return EK_FAIL(err, EK_EINPUT, "%s: key %.*s is there twice", g->path,
-                           (int)g->by_key[i]->name.size, g->by_key[i]->name.data);
+                           EK_GGUF_SHOW(g->by_key[i]->name));
     return EK_OK;
 }
 
@@ -351,7 +350,9 @@ static ek_code read_header(ek_gguf *g, cursor *c, ek_err *err)
 
 static ek_code read_all(ek_gguf *g, ek_err *err)
 {
-    cursor c = {g->path, g->map.data, g->map.data, g->map.data + g->map.size};
+    /* An empty file has no mapping. */
+    const uint8_t *begin = g->map.data ? g->map.data : (const uint8_t *)"";
+    cursor c = {g->path, begin, begin, begin + g->map.size};
     ek_gguf_str arch = {"", 0};
     int64_t split = 1;
 

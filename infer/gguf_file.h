@@ -33,6 +33,9 @@ typedef struct ek_gguf_key {
     const uint8_t *data;    /* the value, or the array's first element */
 } ek_gguf_key;
 
+/* For "%.*s": a hostile name is cut short, so that what the sentence says still fits. */
+#define EK_GGUF_SHOW(s) (int)((s).size < 80 ? (s).size : 80), (s).data
+
 struct ek_gguf {
     char *path, *arch;
     ek_map map;

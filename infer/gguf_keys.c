@@ -38,7 +38,7 @@ static ek_code want_key(const ek_gguf *g, const char *name, ek_gguf_want want,
 static ek_code wrong_type(const ek_gguf *g, const ek_gguf_key *k, const char *expected, ek_err *err)
 {
     return EK_FAIL(err, EK_EINPUT, "%s: key %.*s: found type %s%s%s, expected %s", g->path,
-                   (int)k->name.size, k->name.data, ek_gguf_value_names[k->type],
+                   EK_GGUF_SHOW(k->name), ek_gguf_value_names[k->type],
                    k->type == EK_GGUF_ARRAY ? " of " : "",
                    k->type == EK_GGUF_ARRAY ? ek_gguf_value_names[k->element] : "", expected);
 }
@@ -85,7 +85,7 @@ static ek_code check_int(const ek_gguf *g, const ek_gguf_key *k, int64_t x, int6
     if (x < lo || x > hi)
         return EK_FAIL(err, EK_EINPUT,
                        "%s: key %.*s: found %" PRId64 ", expected %" PRId64 " .. %" PRId64, g->path,
-                       (int)k->name.size, k->name.data, x, lo, hi);
+                       EK_GGUF_SHOW(k->name), x, lo, hi);
     return EK_OK;
 }
 
@@ -127,7 +127,7 @@ ek_code ek_gguf_float(const ek_gguf *g, const char *name, ek_gguf_want want, dou
     }
     if (!isfinite(x) || x < lo || x > hi)
         return EK_FAIL(err, EK_EINPUT, "%s: key %.*s: found %g, expected %g .. %g", g->path,
-                       (int)k->name.size, k->name.data, x, lo, hi);
+                       EK_GGUF_SHOW(k->name), x, lo, hi);
     *out = x;
     return EK_OK;
 }
