@@ -1,0 +1,485 @@
+/* tests/test_policy.c - amounts are integers, protection is a mask, and what is kept is what was
+ * asked. */
+#include "tests/check_cache.h"
+
+#include "core/rng.h"
+#include "infer/select.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* T9 and complaint 9: asking for n entries of S gives n, for every pair up to 4096; a removed
+ * fraction in floating point misses 3,575 of the 20,100 pairs up to 200. */
+static void budgets_are_exact(void **state)
+{
+    static const struct {
+        const char *keep;
+        int64_t n;
+        int32_t entries;
+    } cases[] = {{".29", 100, 29},      {"0.57", 100, 57},
+                 {"0.875", 4096, 3584}, {"0.25", 10, 2},
+                 {"1", 7, 7},           {"1.0", 7, 7},
+                 {"0.1", 3, 1},         {"0.1", 1, 1},
+                 {"0.000000001", 5, 1}, {"0.999999999", 1000000000, 999999999}};
+    static const char *const wrong[] = {
+        "",     ".",    "0",    "0.0",    "1.1", "-0.5", "25%",          "1/4",
+        "0.5x", " 0.5", "1e-1", "0.25.5", "2",   "nan",  "0.1234567891", "99999999999999999999"};
+    const ek_dims dims = {.n_layers = 2, .n_heads = 3};
+    ek_budget b = {0};
+    int misses = 0;
+    ek_err err;
+
+    (void)state;
+    for (int64_t s = 1; s <= 4096; s++)
+        for (int64_t n = 1; n <= s; n++) {
+            const ek_budget share = {.num = n, .den = s}, count = {.entries = n};
+
+            if (ek_budget_entries(&share, s, 1, &dims) != n ||
+                ek_budget_entries(&count, s, 1, &dims) != n)
+                fail_msg("%d of %d", (int)n, (int)s);
+            misses += s <= 200 && (int64_t)((double)s * (1 - (1 - (double)n / (double)s))) != n;
+        }
+    assert_int_equal(misses, 3575); /* the mistake this guards against is real */
+    for (size_t i = 0; i < EK_COUNT(cases); i++) {
+        ek_ok(ek_budget_keep(&b, cases[i].keep, &err), &err);
+        assert_int_equal(ek_budget_entries(&b, cases[i].n, 1, &dims), cases[i].entries);
+    }
+    for (size_t i = 0; i < EK_COUNT(wrong); i++)
+        assert_int_equal(ek_budget_keep(&b, wrong[i], &err), EK_EASKED);
+    for (int64_t t = 1; t <= 64; t++) { /* keep .5 of what was seen */
+        b = (ek_budget){.num = 5, .den = 10, .of_seen = 1};
+        assert_int_equal(ek_budget_entries(&b, t, 1, &dims), t / 2 > 1 ? t / 2 : 1);
+    }
+    b = (ek_budget){.entries = 512};
+    assert_int_equal(ek_budget_entries(&b, 2000, 1, &dims), 512);
+    assert_int_equal(ek_budget_entries(&b, 100, 1, &dims), 100);
+    b = (ek_budget){.bytes = 2 * 3 * 260 * 17 + 259};
+    assert_int_equal(ek_budget_entries(&b, 2000, 260, &dims), 17);
+    b = (ek_budget){0};
+    assert_int_equal(ek_budget_entries(&b, 123, 1, &dims), 123);
+}
+
+/* sinks 4, recent 64: B 128 -> 4, 64; 32 -> 4, 28; 2 -> 1, 1; 1 -> 0, 1. */
+static void protection_shrinks_to_the_budget(void **state)
+{
+    static const int32_t cases[][3] = {{128, 4, 64}, {32, 4, 28}, {2, 1, 1}, {1, 0, 1}, {5, 4, 1}};
+    ek_method m = *ek_method_find("recency");
+    int32_t sinks, recent;
+
+    (void)state;
+    m.protect = (ek_protect){.sinks = 4, .recent = 64};
+    for (size_t i = 0; i < EK_COUNT(cases); i++) {
+        ek_policy_protected(&m, 1000, cases[i][0], &sinks, &recent);
+        assert_int_equal(sinks, cases[i][1]);
+        assert_int_equal(recent, cases[i][2]);
+    }
+    m = *ek_method_find("h2o");
+    ek_policy_protected(&m, 1000, 9, &sinks, &recent);
+    assert_int_equal(recent, 5);
+    m = *ek_method_find("snapkv");
+    ek_policy_protected(&m, 1000, 200, &sinks, &recent);
+    assert_int_equal(recent, 64);
+    ek_policy_protected(&m, 50, 40, &sinks, &recent);
+    assert_int_equal(recent, 25);
+    ek_policy_protected(&m, 0, 40, &sinks, &recent);
+    assert_int_equal(sinks + recent, 0);
+}
+
+typedef struct item {
+    float x;
+    int range;
+    int32_t e;
+} item;
+
+static int better(const void *a, const void *b)
+{
+    const item *p = a, *q = b;
+
+    if (p->x > q->x || p->x < q->x)
+        return p->x > q->x ? -1 : 1;
+    if (p->range != q->range)
+        return p->range - q->range;
+    return q->e - p->e;
+}
+
+/* Against a sort, over sizes, ties, infinities, zeros of both signs, ranges and marks. */
+static void selection_is_the_head_of_a_sort(void **state)
+{
+    enum { MOST = 400 };
+    int differ = 0;
+
+    (void)state;
+    for (uint64_t c = 0; c < 400; c++) {
+        const int ranges = 1 + (int)ek_rng_below(4, 1, c, 0);
+        const int spread = 1 + (int)ek_rng_below(c % 2 ? 5 : 1000, 1, c, 1);
+        int32_t first[4], n[4], at = 0;
+        uint8_t mask[MOST] = {0}, want[MOST] = {0};
+        float x[MOST];
+        item all[MOST];
+        int total = 0;
+
+        for (int r = 0; r < ranges; r++) {
+            first[r] = at;
+            n[r] = (int32_t)ek_rng_below(90, 1, c, 2 + (uint64_t)r);
+            for (int32_t e = at; e < at + n[r]; e++) {
+                const int v = (int)ek_rng_below((uint64_t)spread, 2, c, (uint64_t)e);
+
+                x[e] = v == 3 ? -INFINITY : v == 4 ? -0.0f : ldexpf((float)(v - spread / 2), v % 9);
+                mask[e] = want[e] = ek_rng_below(5, 3, c, (uint64_t)e) == 0;
+                if (!mask[e])
+                    all[total++] = (item){x[e], r, e};
+            }
+            at += n[r] + 3;
+        }
+        const int64_t k = (int64_t)ek_rng_below((uint64_t)total + 3, 4, c, 0);
+        qsort(all, (size_t)total, sizeof *all, better);
+        for (int i = 0; i < total && i < k; i++)
+            want[all[i].e] = 1;
+        ek_select(x, first, n, ranges, k, mask);
+        for (int r = 0; r < ranges; r++)
+            assert_memory_equal(mask + first[r], want + first[r], (size_t)n[r]);
+        if (k > 0 && k < total) { /* the comparison can fail: one more is another choice */
+            ek_select(x, first, n, ranges, 1, mask);
+            differ += memcmp(mask, want, sizeof mask) != 0;
+        }
+    }
+    assert_true(differ > 300);
+}
+
+/* A scorer whose scores are the carry-free numbers put here by a test. */
+static float given[4096];
+static float given_mass[8];
+
+static ek_code given_score(const ek_scorer *s, const ek_view *in, float *out, ek_err *err)
+{
+    (void)s;
+    (void)err;
+    for (int h = 0; h < in->n_heads; h++)
+        for (int32_t j = 0; j < in->n[h]; j++)
+            out[in->first[h] + j] = given[h * 512 + in->pos[in->first[h] + j]];
+    return EK_OK;
+}
+
+static void given_age(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p)
+{
+    (void)s;
+    memmove(p, r, (size_t)in->n[h] * sizeof *p);
+}
+
+static ek_real given_log_mass(const ek_scorer *s, int layer, int h)
+{
+    (void)s;
+    (void)layer;
+    return given_mass[h];
+}
+
+static const ek_learner given_learner = {.age = given_age, .log_mass = given_log_mass};
+static const ek_scorer_class given_class = {
+    .name = "given", .source = EK_FROM_ENTRIES, .learner = &given_learner, .score = given_score};
+
+typedef struct bench { /* one cache of n entries under a policy over given scores */
+    ek_toy t;
+    ek_cache c;
+    ek_plan plan;
+    ek_scorer scorer;
+    ek_policy p;
+    ek_policy_scratch scratch;
+} bench;
+
+static void open_bench(bench *b, int n_layers, int n_heads, int n)
+{
+    static const ek_real none[1];
+
+    memset(b, 0, sizeof *b);
+    ek_toy_open(&b->t, n_layers, n_heads, 1, 4, EK_F32);
+    ek_toy_cache(&b->c, &b->t, n + 8, 1, NULL);
+    ek_toy_feed(&b->t, &b->c, n, n, 0);
+    ek_toy_plan(&b->plan, &b->c);
+    b->scorer = (ek_scorer){.cls = &given_class, .dev = b->t.dev, .params = none};
+    b->p.method = (ek_method){.name = "given",
+                              .measure = {.signal = &given_class,
+                                          .scorer = &b->scorer,
+                                          .carry = {.kind = EK_CARRY_LAST, .every = 1}},
+                              .when = {.prefill_end = 1, .every = 1}};
+    memset(given, 0, sizeof given);
+    memset(given_mass, 0, sizeof given_mass);
+}
+
+static ek_code plan_bench(bench *b, int32_t entries, ek_err *err)
+{
+    return ek_policy_plan(&b->p, &b->c, -1, entries, &b->scratch, &b->plan, err);
+}
+
+static void close_bench(bench *b)
+{
+    ek_policy_scratch_close(&b->scratch);
+    ek_plan_close(&b->plan);
+    ek_cache_close(&b->c);
+    ek_toy_close(&b->t);
+}
+
+/* All scores equal, or the protected ones worst: sinks and recent stay; ties go to the younger. */
+static void protection_is_a_mask(void **state)
+{
+    bench b;
+    ek_err err;
+
+    (void)state;
+    for (int worst = 0; worst < 2; worst++) {
+        open_bench(&b, 2, 2, 50);
+        b.p.method.protect = (ek_protect){.sinks = 4, .recent = 6};
+        for (int h = 0; h < 2; h++)
+            for (int j = 0; j < 50; j++)
+                given[h * 512 + j] = worst && (j < 4 || j >= 44) ? -1e30f : 3;
+        ek_ok(plan_bench(&b, 15, &err), &err);
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 15; j++)
+                assert_int_equal(b.plan.slot[b.plan.first[i] + j], j < 4 ? j : 35 + j);
+        close_bench(&b);
+    }
+}
+
+/* T8: 12 tokens under 4 sinks and 8 entries keep 0-3 and 8-11; four more, cut again: 0-3 and 12-15.
+ * A "first B-w and last w" rule would differ, as B-w is not the number of sinks here. */
+static void streaming_survives_repeated_cuts(void **state)
+{
+    static const int32_t after[2][8] = {{0, 1, 2, 3, 8, 9, 10, 11}, {0, 1, 2, 3, 12, 13, 14, 15}};
+
+    (void)state;
+    /* Complaint 13: rules of position alone keep the same at every granularity. */
+    for (int g = EK_SET_PER_HEAD; g <= EK_SET_PER_MODEL; g++) {
+        ek_policy p = {.method = *ek_method_find("streaming")};
+        ek_policy_scratch scratch = {0};
+        ek_plan plan;
+        ek_cache c;
+        ek_toy t;
+        ek_err err;
+
+        p.method.granularity = (ek_granularity)g;
+        ek_toy_open(&t, 3, 3, 1, 4, EK_BF16);
+        ek_toy_cache(&c, &t, 12, 1, NULL);
+        ek_toy_feed(&t, &c, 12, 12, 0);
+        ek_toy_plan(&plan, &c);
+        for (int round = 0; round < 2; round++) {
+            ek_ok(ek_policy_plan(&p, &c, -1, 8, &scratch, &plan, &err), &err);
+            ek_ok(ek_cache_apply(&c, &c, -1, &plan, &err), &err);
+            for (int i = 0; i < 9; i++) {
+                assert_int_equal(c.n[i], 8);
+                assert_memory_equal(c.pos + c.layer_at[i / 3] + c.first[i], after[round],
+                                    sizeof after[round]);
+            }
+            for (int64_t s = 1; round == 0 && s <= 4; s++)
+                ek_toy_feed(&t, &c, 1, 12, s);
+        }
+        ek_policy_scratch_close(&scratch);
+        ek_plan_close(&plan);
+        ek_cache_close(&c);
+        ek_toy_close(&t);
+    }
+}
+
+/* Complaint 8: no recent window, 8 entries of 100: exactly 8, the best of them. */
+static void a_window_of_zero_is_legal(void **state)
+{
+    bench b;
+    ek_err err;
+
+    (void)state;
+    open_bench(&b, 1, 1, 100);
+    for (int j = 0; j < 100; j++)
+        given[j] = (float)((j * 37) % 100);
+    ek_ok(plan_bench(&b, 8, &err), &err);
+    assert_int_equal(ek_plan_kept(&b.plan), 8);
+    for (int j = 0; j < 8; j++)
+        assert_true(given[b.plan.slot[j]] >= 92);
+    close_bench(&b);
+}
+
+/* FS4: heads share a layer's budget: sums exact, floors kept, the calibrated best over all heads,
+ * checked against a plain sort. */
+static void heads_share_a_layer(void **state)
+{
+    enum { H = 3, N = 60, B = 20 };
+    bench b;
+    ek_err err;
+
+    (void)state;
+    for (uint64_t c = 0; c < 30; c++) {
+        item all[H * N];
+        int kept[H] = {0}, total = 0, left;
+        uint8_t want[H][N] = {{0}};
+
+        open_bench(&b, 1, H, N);
+        b.p.method.budget = EK_SHARE_LAYER;
+        b.p.method.protect = (ek_protect){.sinks = 1, .recent = c % 2 ? 2 : 6};
+        const int protected = 1 + (c % 2 ? 2 : 6), least = protected > B / 5 ? protected : B / 5;
+        for (int h = 0; h < H; h++) {
+            given_mass[h] = (float)(h * 2) - 3;
+            for (int j = 0; j < N; j++)
+                given[h * 512 + j] = (float)(2 * ek_rng_normal(9, c, (uint64_t)(h * N + j)));
+        }
+        ek_ok(plan_bench(&b, B, &err), &err);
+        ek_ok(ek_policy_scores(&b.p, &b.c, -1, 0, (float[H * (N + 20)]){0}, &err), &err);
+        for (int h = 0; h < H; h++) {
+            item own[N];
+            double sum = 0;
+            int n = 0;
+
+            for (int j = 1; j < N - (protected - 1); j++) {
+                sum += exp((double)given[h * 512 + j]);
+                own[n++] = (item){given[h * 512 + j], h, j};
+            }
+            qsort(own, (size_t)n, sizeof *own, better);
+            for (int j = 0; j < N; j++)
+                want[h][j] = j < 1 || j >= N - (protected - 1);
+            for (int i = 0; i < n; i++) {
+                if (i < least - protected)
+                    want[h][own[i].e] = 1;
+                else
+                    all[total++] = (item){
+                        (float)((double)own[i].x - log(sum) + (double)given_mass[h]), h, own[i].e};
+            }
+        }
+        left = H * B - H * least;
+        qsort(all, (size_t)total, sizeof *all, better);
+        for (int i = 0; i < left; i++)
+            want[all[i].range][all[i].e] = 1;
+        for (int h = 0; h < H; h++) {
+            const int32_t *slot = b.plan.slot + b.plan.first[h];
+            int at = 0;
+
+            kept[h] = b.plan.first[h + 1] - b.plan.first[h];
+            assert_true(kept[h] >= least);
+            for (int j = 0; j < N; j++)
+                if (want[h][j]) {
+                    assert_true(at < kept[h]);
+                    assert_int_equal(slot[at++], j);
+                }
+            assert_int_equal(at, kept[h]);
+        }
+        assert_int_equal(kept[0] + kept[1] + kept[2], H * B);
+        assert_true(kept[2] > kept[0]); /* the mass is heard */
+        ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+        ek_ok(ek_policy_check(&b.p, &b.plan, NULL, &b.c, B, &err), &err);
+        assert_false(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &b.c, B));
+        close_bench(&b);
+    }
+}
+
+/* Ties across heads go to the lower head, within a head to the younger. */
+static void shared_ties_go_to_the_lower_head(void **state)
+{
+    bench b;
+    ek_err err;
+
+    (void)state;
+    open_bench(&b, 1, 2, 30);
+    b.p.method.budget = EK_SHARE_LAYER;
+    ek_ok(plan_bench(&b, 10, &err), &err); /* floor 2 each, 16 left, all equal */
+    assert_int_equal(b.plan.first[1], 18);
+    assert_int_equal(b.plan.slot[0], 12);
+    assert_int_equal(b.plan.slot[18], 28);
+    close_bench(&b);
+}
+
+/* Complaint 6: a cache or a plan that does not hold what was asked is named by layer and head. */
+static void lies_are_found(void **state)
+{
+    bench b;
+    ek_cache fork;
+    ek_err err;
+
+    (void)state;
+    open_bench(&b, 2, 2, 40);
+    ek_ok(plan_bench(&b, 10, &err), &err);
+    ek_toy_cache(&fork, &b.t, 40, 0, NULL);
+    ek_ok(ek_cache_apply(&fork, &b.c, -1, &b.plan, &err), &err);
+    ek_ok(ek_policy_check(&b.p, &b.plan, &b.c, &fork, 10, &err), &err);
+    assert_int_equal(ek_policy_check(&b.p, &b.plan, &b.c, &fork, 11, &err), EK_EBROKEN);
+    assert_int_equal(ek_policy_check(&b.p, &b.plan, &b.c, &b.c, 10, &err), EK_EBROKEN);
+    fork.n[3]--;
+    assert_int_equal(ek_policy_check(&b.p, &b.plan, &b.c, &fork, 10, &err), EK_EBROKEN);
+    assert_non_null(strstr(err.msg, "layer 1, head 1"));
+    fork.n[3]++;
+    fork.pos[2]--;
+    assert_int_equal(ek_policy_check(&b.p, &b.plan, &b.c, &fork, 10, &err), EK_EBROKEN);
+    assert_non_null(strstr(err.msg, "layer 0, head 0"));
+    ek_cache_close(&fork);
+
+    /* Lists that differ cannot share one set. */
+    b.plan.slot[b.plan.first[1] - 1]--;
+    ek_ok(plan_bench(&b, 20, &err), &err);
+    b.plan.slot[0]--;
+    ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+    b.p.method.granularity = EK_SET_PER_LAYER;
+    assert_int_equal(plan_bench(&b, 10, &err), EK_EBROKEN);
+    b.p.method.granularity = EK_SET_PER_HEAD;
+    given[512 + 30] = NAN;
+    assert_int_equal(plan_bench(&b, 10, &err), EK_ENAN);
+    assert_non_null(strstr(err.msg, "layer 0, head 1, position 30"));
+    given[512 + 30] = -INFINITY;
+    ek_ok(plan_bench(&b, 10, &err), &err);
+    for (int j = 0; j < 10; j++)
+        assert_int_not_equal(b.c.pos[b.c.first[1] + b.plan.slot[b.plan.first[1] + j]], 30);
+    b.plan.room = 30;
+    assert_int_equal(plan_bench(&b, 10, &err), EK_EBROKEN);
+    close_bench(&b);
+}
+
+/* When plans are due, for each kind of method and each way to decode. */
+static void plans_come_when_due(void **state)
+{
+    enum { OVER = 40, ENTRIES = 30 };
+    bench b;
+
+    (void)state;
+    open_bench(&b, 1, 2, OVER);
+    for (int d = EK_DECODE_ROW; d <= EK_DECODE_HOLD; d++) {
+        ek_policy p = {.method = *ek_method_find("snapkv"), .decode = (ek_decode)d};
+        const int hold = d == EK_DECODE_HOLD;
+
+        assert_int_equal(ek_policy_due(&p, EK_AT_PREFILL_END, 0, 1, &b.c, ENTRIES), 1);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 1, 0, &b.c, ENTRIES), hold);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 7, 0, &b.c, OVER), 0);
+        assert_int_equal(ek_policy_watches(&p, 0), hold);
+        p.method = *ek_method_find("h2o");
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 5, 0, &b.c, ENTRIES), d != EK_DECODE_GROW);
+        p.method.when.every = 4;
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 5, 0, &b.c, ENTRIES), hold);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 8, 0, &b.c, ENTRIES), d != EK_DECODE_GROW);
+        p.method = *ek_method_find("inertiakv");
+        assert_int_equal(ek_policy_due(&p, EK_AT_PREFILL_END, 0, 1, &b.c, ENTRIES), 0);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 1, 1, &b.c, ENTRIES), 1);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 2, 0, &b.c, ENTRIES), d != EK_DECODE_GROW);
+        assert_int_equal(ek_policy_watches(&p, 1), 1);
+        p.method = *ek_method_find("full");
+        assert_int_equal(ek_policy_due(&p, EK_AT_PREFILL_END, 0, 1, &b.c, ENTRIES), 0);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 1, 1, &b.c, ENTRIES), 0);
+        assert_int_equal(ek_policy_watches(&p, 1), 0);
+    }
+    close_bench(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(budgets_are_exact),
+        cmocka_unit_test(protection_shrinks_to_the_budget),
+        cmocka_unit_test(selection_is_the_head_of_a_sort),
+        cmocka_unit_test(protection_is_a_mask),
+        cmocka_unit_test(streaming_survives_repeated_cuts),
+        cmocka_unit_test(a_window_of_zero_is_legal),
+        cmocka_unit_test(heads_share_a_layer),
+        cmocka_unit_test(shared_ties_go_to_the_lower_head),
+        cmocka_unit_test(lies_are_found),
+        cmocka_unit_test(plans_come_when_due),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
