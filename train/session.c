@@ -1,0 +1,564 @@
+/* train/session.c - open everything, collect or map the records, step, log, save, export. */
+#include "train/session.h"
+
+#include "core/file.h"
+#include "core/progress.h"
+#include "results/store.h"
+#include "train/collect.h"
+#include "train/export.h"
+#include "train/trace.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ANSWERS = 12 }; /* retrieval texts whose answers' loss is measured */
+
+static const char *const method_names[] = {"foresight", "kvpop"};
+
+typedef struct session {
+    const ek_train_set *set;
+    const ek_train_options *options;
+    ek_device *dev;
+    ek_model *model;
+    ek_tokenizer *tok;
+    ek_data *data;
+    ek_collect collect;
+    ek_trace *trace;
+    ek_trainer *trainer;
+    ek_store *store;
+    char *text;  /* the resolved config */
+    char id[33]; /* its hash: names the run */
+    char target_hash[33];
+    char *checkpoint, *weights_json, *weights_bin, *trace_path;
+    int64_t n_all; /* records, held-out ones included */
+    int new_checkpoint;
+} session;
+
+static void say(const session *s, const char *fmt, ...) EK_PRINTF(2, 3);
+static void say(const session *s, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+
+    if (s->options->say == NULL)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    s->options->say(s->options->ctx, line);
+}
+
+static void close_session(session *s)
+{
+    ek_trainer_close(s->trainer);
+    ek_trace_close(s->trace);
+    ek_collect_close(&s->collect);
+    ek_data_close(s->data);
+    ek_tokenizer_close(s->tok);
+    ek_model_close(s->model);
+    ek_store_close(s->store);
+    free(s->text);
+    free(s->checkpoint);
+    free(s->weights_json);
+    free(s->weights_bin);
+    free(s->trace_path);
+}
+
+static char *path_in(const char *dir, const char *name)
+{
+    const size_t room = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(room);
+
+    if (path != NULL)
+        snprintf(path, room, "%s/%s", dir, name);
+    return path;
+}
+
+static ek_code check_set(const ek_train_set *set, ek_err *err)
+{
+    if (set->model == NULL)
+        return EK_FAIL(err, EK_EASKED, "model: expected a GGUF file");
+    if (set->out == NULL)
+        return EK_FAIL(err, EK_EASKED, "out: expected a folder for the weights");
+    if (set->data.cut > 0 && ek_losses[set->loss.kind].whole)
+        return EK_FAIL(err, EK_EASKED,
+                       "loss.kind %s ranks over time: data.cut: found %lld, "
+                       "expected 0 (whole sequences)",
+                       ek_losses[set->loss.kind].name, (long long)set->data.cut);
+    if (set->data.cut > 0 && set->data.cut < set->sinks + set->recent + 64)
+        return EK_FAIL(err, EK_EASKED, "data.cut: found %lld, expected at least %lld",
+                       (long long)set->data.cut, (long long)(set->sinks + set->recent + 64));
+    if (ek_losses[set->loss.kind].whole &&
+        set->data.length < set->sinks + set->recent + set->keep + 128)
+        return EK_FAIL(err, EK_EASKED,
+                       "data.length: found %lld; %lld sinks, %lld recent and %lld kept leave no "
+                       "position to train on, expected at least %lld",
+                       (long long)set->data.length, (long long)set->sinks, (long long)set->recent,
+                       (long long)set->keep,
+                       (long long)(set->sinks + set->recent + set->keep + 128));
+    return EK_OK;
+}
+
+static ek_code open_session(session *s, ek_err *err)
+{
+    const ek_train_set *set = s->set;
+    ek_collect_need need = {.dev = s->dev,
+                            .set = set->data,
+                            .target = set->target,
+                            .sinks = (int)set->sinks,
+                            .recent = (int)set->recent,
+                            .seed = set->seed,
+                            .answers = set->data.cut > 0 ? ANSWERS : 0};
+
+    EK_TRY(check_set(set, err));
+    s->text = ek_config_text(set, ek_train_fields);
+    s->checkpoint = path_in(set->out, "checkpoint.safetensors");
+    s->weights_json = path_in(set->out, "config.json");
+    s->weights_bin = path_in(set->out, "model.safetensors");
+    s->trace_path =
+        set->trace_file != NULL ? strdup(set->trace_file) : path_in(set->out, "records.trace");
+    if (s->text == NULL || s->checkpoint == NULL || s->weights_json == NULL ||
+        s->weights_bin == NULL || s->trace_path == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "a training run");
+    ek_hash128(s->id, s->text, strlen(s->text));
+    s->n_all = set->data.sequences + set->data.valid;
+    EK_TRY(ek_model_open(&s->model, set->model, s->dev, EK_BF16, err));
+    EK_TRY(ek_tokenizer_open(&s->tok, ek_model_gguf(s->model), err));
+    EK_TRY(ek_data_open(&s->data, &set->data, set->seed, ek_model_gguf(s->model), s->tok, err));
+    need.model = s->model;
+    need.data = s->data;
+    ek_collect_target_hash(&need, s->target_hash);
+    return ek_collect_open(&s->collect, &need, err);
+}
+
+static ek_scorer scorer_of(const session *s)
+{
+    const ek_train_set *set = s->set;
+
+    return (ek_scorer){.cls = ek_learned[set->scorer.kind],
+                       .dev = s->dev,
+                       .dims = *ek_model_dims(s->model),
+                       .set = {.hidden = set->scorer.hidden,
+                               .age = set->scorer.age,
+                               .rms = set->scorer.input == 1,
+                               .sinks = set->sinks,
+                               .recent = set->recent}};
+}
+
+static void say_plan(const session *s)
+{
+    const ek_train_set *set = s->set;
+    const int entries = ek_collect_entries(&s->collect.need);
+    const double record =
+        (double)ek_record_bytes(ek_model_dims(s->model), ek_model_storage(s->model), entries);
+    const ek_scorer scorer = scorer_of(s);
+    const double per_epoch = (double)set->data.sequences;
+
+    say(s, "scorer      %s, %zu parameters over %d layers x %d heads", scorer.cls->name,
+        ek_params_size(&scorer), scorer.dims.n_layers, scorer.dims.n_heads);
+    say(s, "data        %lld sequences of up to %lld tokens, %.0f %% retrieval text; %lld held out",
+        (long long)set->data.sequences, (long long)set->data.length, 100 * set->data.mix,
+        (long long)set->data.valid);
+    say(s, "records     up to %d entries per head, %.1f MB each, %.2f GB in all (%s)", entries,
+        record / 1e6, record * (double)s->n_all / 1e9, ek_trace_names[set->trace]);
+    say(s, "training    %lld steps of %lld sequences (%.1f epochs), loss %s, age %s",
+        (long long)set->steps, (long long)set->batch,
+        (double)set->steps * (double)set->batch / per_epoch, ek_losses[set->loss.kind].name,
+        ek_age_names[set->scorer.age]);
+}
+
+/* ---- records ---- */
+
+static ek_code from_trace(void *ctx, int64_t i, ek_record *out, ek_err *err)
+{
+    return ek_trace_get(((session *)ctx)->trace, i, out, err);
+}
+
+static ek_code made_now(void *ctx, int64_t i, ek_record *out, ek_err *err)
+{
+    return ek_collect_record(&((session *)ctx)->collect, i, out, err);
+}
+
+static void say_answers(const session *s)
+{
+    const ek_collect *c = &s->collect;
+
+    if (c->answer_tokens < 1)
+        return;
+    const double loss = c->answer_loss / c->answer_tokens;
+    say(s, "retrieval   the model's own loss on %0.f answer tokens of %lld texts: %.2f nats%s",
+        c->answer_tokens, (long long)c->measured, loss,
+        loss > 2.5 ? "; WARNING: above 2.5 the text is beyond the model and teaches noise" : "");
+}
+
+static ek_code collect_all(session *s, ek_err *err)
+{
+    ek_progress p;
+    const double start = ek_now();
+    ek_code code = EK_OK;
+
+    ek_progress_open(&p, "collect", "sequences", s->n_all);
+    p.quiet = s->options->quiet;
+    for (int64_t i = 0; i < s->n_all; i++) {
+        ek_record r;
+
+        if (ek_stop_asked())
+            code = EK_FAIL(err, EK_ESTOPPED,
+                           "stopped while collecting record %lld of %lld; nothing was kept",
+                           (long long)i, (long long)s->n_all);
+        else if ((code = ek_collect_record(&s->collect, i, &r, err)) == EK_OK)
+            code = ek_trace_add(s->trace, &r, err);
+        if (code != EK_OK)
+            break;
+        ek_progress_at(&p, i + 1, NULL);
+    }
+    ek_progress_close(&p);
+    EK_TRY(code);
+    EK_TRY(ek_trace_finish(s->trace, err));
+    const double seconds = ek_now() - start;
+    say(s, "collected   %lld records, %.2f GB, %.0f s (%.0f tokens/s; targets %.0f %% of it)",
+        (long long)s->n_all, (double)ek_trace_bytes(s->trace) / 1e9, seconds,
+        (double)s->collect.tokens / seconds, 100 * s->collect.target_seconds / seconds);
+    say_answers(s);
+    return EK_OK;
+}
+
+static ek_code open_records(session *s, ek_err *err)
+{
+    ek_trace_key key = {
+        .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = s->n_all};
+    const char *path = s->set->trace == EK_TRACE_DISK ? s->trace_path : NULL;
+
+    if (s->set->trace == EK_TRACE_NONE)
+        return EK_OK;
+    memcpy(key.model, ek_model_hash(s->model), 33);
+    memcpy(key.tokenizer, ek_tokenizer_hash(s->tok), 33);
+    memcpy(key.text, ek_data_hash(s->data), 33);
+    memcpy(key.target, s->target_hash, 33);
+    if (path != NULL && ek_file_exists(path)) {
+        EK_TRY(ek_trace_open(&s->trace, &key, path, err));
+        say(s, "records     from %s", path);
+        return EK_OK;
+    }
+    EK_TRY(ek_trace_create(&s->trace, &key, path, err));
+    return collect_all(s, err);
+}
+
+static ek_code open_trainer(session *s, ek_err *err)
+{
+    const ek_train_set *set = s->set;
+    const ek_trainer_need need = {
+        .scorer = scorer_of(s),
+        .loss = set->loss,
+        .optim = set->optimiser,
+        .eps = set->target.eps,
+        .sinks = (int)set->sinks,
+        .recent = (int)set->recent,
+        .keep = (int)set->keep,
+        .seed = set->seed,
+        .steps = set->steps,
+        .batch = (int)set->batch,
+        .records = {.get = set->trace == EK_TRACE_NONE ? made_now : from_trace,
+                    .ctx = s,
+                    .n = set->data.sequences,
+                    .n_valid = set->data.valid}};
+
+    return ek_trainer_open(&s->trainer, &need, err);
+}
+
+/* ---- --plan ---- */
+
+/* One real sequence and one real step, timed. */
+static ek_code say_time(session *s, ek_err *err)
+{
+    const ek_train_set *set = s->set;
+    ek_train_set once = *set;
+    ek_train_stats stats;
+    double start = ek_now(), collect;
+    ek_trace_key key = {
+        .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = 1};
+    ek_record r;
+
+    EK_TRY(ek_collect_record(&s->collect, 0, &r, err));
+    collect = ek_now() - start;
+    EK_TRY(ek_trace_create(&s->trace, &key, NULL, err));
+    EK_TRY(ek_trace_add(s->trace, &r, err));
+    EK_TRY(ek_trace_finish(s->trace, err));
+    once.data.sequences = 1;
+    once.data.valid = 0;
+    once.batch = 1;
+    once.trace = EK_TRACE_MEMORY;
+    s->set = &once;
+    EK_TRY(open_trainer(s, err));
+    EK_TRY(ek_trainer_fit(s->trainer, err));
+    EK_TRY(ek_trainer_step(s->trainer, &stats, err)); /* the first touches new memory */
+    start = ek_now();
+    EK_TRY(ek_trainer_step(s->trainer, &stats, err));
+    const double step = (ek_now() - start) * (double)set->batch;
+    s->set = set;
+    const double again = set->trace == EK_TRACE_NONE ? (double)(set->steps * set->batch) : 0;
+    const double all = collect * ((double)s->n_all + again) + step * (double)set->steps;
+    say(s, "time        %.2f s per sequence to collect, %.2f s per step: about %.1f minutes",
+        collect, step, all / 60);
+    return EK_OK;
+}
+
+/* ---- the loop ---- */
+
+static ek_code log_step(session *s, const char *split, const ek_train_stats *x, double seconds,
+                        ek_err *err)
+{
+    const ek_step_row row = {.run = s->id,
+                             .step = s->trainer->step,
+                             .split = split,
+                             .loss = x->loss,
+                             .lr = split == NULL ? x->lr : NAN,
+                             .grad_norm = split == NULL ? x->norm : NAN,
+                             .acc = x->acc,
+                             .tokens = x->tokens,
+                             .ns = (int64_t)(seconds * 1e9)};
+
+    return s->store != NULL ? ek_store_step(s->store, &row, err) : EK_OK;
+}
+
+static ek_code look(session *s, ek_train_stats *out, ek_err *err)
+{
+    const double start = ek_now();
+
+    if (s->set->data.valid == 0)
+        return EK_OK;
+    EK_TRY(ek_trainer_valid(s->trainer, out, err));
+    return log_step(s, "valid", out, ek_now() - start, err);
+}
+
+static ek_code save(session *s, ek_err *err)
+{
+    return ek_trainer_save(s->trainer, s->checkpoint, s->id, err);
+}
+
+static ek_code loop(session *s, double *last, ek_err *err)
+{
+    const ek_train_set *set = s->set;
+    ek_trainer *t = s->trainer;
+    ek_train_stats valid = {.loss = NAN, .acc = NAN};
+    ek_progress p;
+    double smooth = NAN;
+    int64_t begun = t->step;
+    ek_code code = EK_OK;
+
+    ek_progress_open(&p, "train", "steps", set->steps);
+    p.quiet = s->options->quiet;
+    while (t->step < set->steps && code == EK_OK) {
+        const double start = ek_now();
+        ek_train_stats x;
+        char note[96];
+
+        if ((code = ek_trainer_step(t, &x, err)) != EK_OK ||
+            (code = log_step(s, NULL, &x, ek_now() - start, err)) != EK_OK)
+            break;
+        smooth = isnan(smooth) ? x.loss : 0.95 * smooth + 0.05 * x.loss;
+        if (t->step % set->valid_every == 0 || t->step == set->steps)
+            code = look(s, &valid, err);
+        if (set->data.valid > 0 && isfinite(valid.loss))
+            snprintf(note, sizeof note, "loss %.4f  held out %.4f  overlap %.3f", smooth,
+                     valid.loss, valid.acc);
+        else
+            snprintf(note, sizeof note, "loss %.4f  overlap %.3f", smooth, x.acc);
+        ek_progress_at(&p, t->step, note);
+        const int stop = ek_stop_asked() ||
+                         (s->options->stop_after > 0 && t->step - begun >= s->options->stop_after);
+        if (code == EK_OK && (t->step % set->save_every == 0 || stop) && t->step < set->steps)
+            code = save(s, err);
+        if (code == EK_OK && stop && t->step < set->steps)
+            code = EK_FAIL(err, EK_ESTOPPED,
+                           "stopped after step %lld of %lld; --resume goes on from there",
+                           (long long)t->step, (long long)set->steps);
+    }
+    ek_progress_close(&p);
+    *last = smooth;
+    if (code == EK_OK && set->data.valid > 0)
+        say(s, "held out    loss %.4f, overlap with the target %.3f", valid.loss, valid.acc);
+    return code;
+}
+
+static ek_code export_all(session *s, double last, ek_err *err)
+{
+    const ek_scorer_export x = {.scorer = &s->trainer->scorer,
+                                .method = method_names[s->set->method],
+                                .loss = ek_losses[s->set->loss.kind].name,
+                                .model = ek_model_hash(s->model),
+                                .tokenizer = ek_tokenizer_hash(s->tok),
+                                .data = ek_data_hash(s->data),
+                                .target = s->target_hash,
+                                .settings = s->text,
+                                .steps = s->trainer->step,
+                                .loss_last = last};
+    const char *const path[] = {s->weights_json, s->weights_bin};
+
+    EK_TRY(ek_scorer_write(s->set->out, &x, err));
+    for (size_t i = 0; s->store != NULL && i < EK_COUNT(path); i++) {
+        char sha[65];
+        ek_map map;
+
+        EK_TRY(ek_map_open(&map, path[i], err));
+        ek_sha256(sha, map.data, map.size);
+        const ek_code code =
+            ek_store_artifact(s->store, s->id, "weights", path[i], (int64_t)map.size, sha, err);
+        ek_map_close(&map);
+        EK_TRY(code);
+    }
+    unlink(s->checkpoint); /* its run is done; a leftover would only mislead */
+    say(s, "weights     %s", s->set->out);
+    return EK_OK;
+}
+
+/* ---- the database ---- */
+
+typedef struct leaves {
+    ek_leaf *leaf;
+    int n, room, failed;
+} leaves;
+
+static void add_leaf(void *ctx, const char *key, const char *value)
+{
+    leaves *all = ctx;
+
+    if (all->n == all->room) {
+        const int room = all->room > 0 ? 2 * all->room : 64;
+        ek_leaf *grown = realloc(all->leaf, (size_t)room * sizeof *grown);
+
+        if (grown == NULL) {
+            all->failed = 1;
+            return;
+        }
+        all->leaf = grown;
+        all->room = room;
+    }
+    all->leaf[all->n++] = (ek_leaf){.key = strdup(key), .value = strdup(value)};
+}
+
+static ek_code begin_run(session *s, ek_run_found *found, ek_err *err)
+{
+    const ek_run_row row = {.id = s->id,
+                            .kind = "train",
+                            .revision = s->options->revision ? s->options->revision : "unknown",
+                            .device = s->dev->ops.name,
+                            .kernel = ek_model_storage(s->model) == EK_BF16 ? "bf16" : "f32",
+                            .model = s->set->model,
+                            .model_hash = ek_model_hash(s->model),
+                            .tokenizer_hash = ek_tokenizer_hash(s->tok),
+                            .template_hash = ek_data_template_hash(s->data),
+                            .config = s->text};
+    leaves all = {0};
+    ek_code code;
+
+    ek_config_leaves(s->set, ek_train_fields, add_leaf, &all);
+    code = all.failed ? EK_FAIL(err, EK_ENOMEM, "settings of the run")
+                      : ek_store_run_begin(s->store, &row, all.leaf, all.n, s->options->resume,
+                                           found, err);
+    for (int i = 0; i < all.n; i++) {
+        free((char *)all.leaf[i].key);
+        free((char *)all.leaf[i].value);
+    }
+    free(all.leaf);
+    return code;
+}
+
+/* *done: the database says that this very run was finished, and its weights are there. */
+static ek_code open_store(session *s, int *done, ek_err *err)
+{
+    ek_run_found found;
+
+    *done = 0;
+    if (s->set->results == NULL)
+        return EK_OK;
+    EK_TRY(ek_store_open(&s->store, s->set->results, EK_STORE_CREATE, err));
+    EK_TRY(begin_run(s, &found, err));
+    if (found == EK_RUN_DONE &&
+        (!ek_file_exists(s->weights_json) || !ek_file_exists(s->weights_bin))) {
+        EK_TRY(ek_store_run_delete(s->store, s->id, err)); /* its weights are gone: anew */
+        EK_TRY(begin_run(s, &found, err));
+    }
+    if (found == EK_RUN_DONE) {
+        *done = 1;
+        return EK_OK;
+    }
+    if (found == EK_RUN_UNFINISHED)
+        return EK_FAIL(
+            err, EK_EASKED,
+            "a run with these very settings was begun and not finished: --resume goes on "
+            "with it");
+    return EK_OK;
+}
+
+static ek_code train(session *s, ek_err *err)
+{
+    const ek_train_row row = {.run = s->id,
+                              .scorer = ek_learned[s->set->scorer.kind]->name,
+                              .loss = ek_losses[s->set->loss.kind].name,
+                              .params = 0,
+                              .text_hash = ek_data_hash(s->data),
+                              .target_hash = s->target_hash,
+                              .steps_asked = s->set->steps};
+    double last, start;
+
+    EK_TRY(open_records(s, err));
+    EK_TRY(open_trainer(s, err));
+    if (s->options->resume && ek_file_exists(s->checkpoint)) {
+        EK_TRY(ek_trainer_load(s->trainer, s->checkpoint, s->id, err));
+        say(s, "resumed     at step %lld", (long long)s->trainer->step);
+    } else {
+        EK_TRY(ek_trainer_fit(s->trainer, err));
+    }
+    if (s->store != NULL) {
+        ek_train_row mine = row;
+
+        mine.params = (int64_t)s->trainer->n;
+        EK_TRY(ek_store_train_begin(s->store, &mine, err));
+    }
+    start = ek_now();
+    const int64_t begun = s->trainer->step;
+    EK_TRY(loop(s, &last, err));
+    say(s, "trained     %lld steps in %.0f s (%.2f s per step), loss %.4f",
+        (long long)(s->trainer->step - begun), ek_now() - start,
+        (ek_now() - start) / (double)(s->trainer->step > begun ? s->trainer->step - begun : 1),
+        last);
+    return export_all(s, last, err);
+}
+
+ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, ek_device *dev,
+                     ek_err *err)
+{
+    session s = {.set = set, .options = options, .dev = dev};
+    ek_code code = open_session(&s, err);
+    int done = 0;
+
+    if (code == EK_OK)
+        say_plan(&s);
+    if (code == EK_OK && options->plan)
+        code = say_time(&s, err);
+    else if (code == EK_OK && (code = ek_make_folder(set->out, err)) == EK_OK &&
+             (code = open_store(&s, &done, err)) == EK_OK && !done)
+        code = train(&s, err);
+    if (done)
+        say(&s, "done        this very run was finished before; weights in %s", set->out);
+    if (s.store != NULL && !done && code != EK_EASKED) {
+        ek_err second;
+        const char *status = code == EK_OK         ? "done"
+                             : code == EK_ESTOPPED ? "interrupted"
+                                                   : "failed";
+        const ek_code end = ek_store_run_end(s.store, s.id, status, &second);
+
+        if (code == EK_OK && end != EK_OK) {
+            *err = second;
+            code = end;
+        }
+    }
+    close_session(&s);
+    return code;
+}

@@ -1,0 +1,58 @@
+/* train/session.h - a training run from its settings to its weights. */
+#ifndef EK_TRAIN_SESSION_H
+#define EK_TRAIN_SESSION_H
+
+#include "train/data.h"
+#include "train/loss.h"
+#include "train/optim.h"
+#include "train/target.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ek_train_scorer {
+    int kind;  /* of the learned scorers: 0 mlp */
+    int age;   /* ek_age */
+    int input; /* 0 raw, 1 rms */
+    int64_t hidden;
+} ek_train_scorer;
+
+typedef struct ek_train_set { /* one YAML file */
+    char *model, *out;
+    char *results; /* database; NULL: none */
+    char *trace_file;
+    int64_t seed;
+    int method; /* 0 foresight, 1 kvpop */
+    int64_t sinks, recent, keep;
+    ek_train_scorer scorer;
+    ek_target_set target;
+    ek_loss_set loss;
+    ek_data_set data;
+    int trace; /* ek_trace_kind */
+    int64_t steps, batch;
+    ek_optim_set optimiser;
+    int64_t save_every, valid_every;
+} ek_train_set;
+
+void ek_train_set_defaults(ek_train_set *s);
+extern const ek_field ek_train_fields[];
+
+typedef struct ek_train_options {
+    int plan;           /* say sizes and time, then stop */
+    int resume;         /* go on from the checkpoint, if there is one */
+    int quiet;          /* no progress bar */
+    int64_t stop_after; /* steps after which to stop as if asked to; 0: never (tests) */
+    void (*say)(void *ctx, const char *line); /* NULL: nothing is said */
+    void *ctx;
+    const char *revision;
+} ek_train_options;
+
+/* EK_ESTOPPED: stopped on request, checkpoint written; the same settings with `resume` go on. */
+ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, ek_device *dev,
+                     ek_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
