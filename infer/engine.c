@@ -101,6 +101,14 @@ ek_code ek_engine_fold(ek_engine *e, const ek_tap_layer *t, int feed, int lane, 
     return EK_OK;
 }
 
+ek_code ek_engine_check_measure(const ek_measure *m, ek_err *err)
+{
+    if (m->signal->learner && (!m->scorer || !m->scorer->params))
+        return EK_FAIL(err, EK_EASKED, "a learned scorer (%s) needs trained weights",
+                       m->signal->name);
+    return EK_OK;
+}
+
 /* ---- reading a prompt ---- */
 
 typedef struct reading {
@@ -133,6 +141,8 @@ ek_code ek_engine_read(ek_engine *e, ek_cache *c, const int32_t *tok, int n, int
         return EK_FAIL(err, EK_EASKED,
                        "found a prompt of %lld tokens, expected at most the model's context of %d",
                        (long long)c->next_pos + n, ek_model_dims(e->model)->n_ctx);
+    for (int i = 0; i < c->n_lanes; i++)
+        EK_TRY(ek_engine_check_measure(c->lane[i].measure, err));
     for (int at = 0; at < n; at += EK_CHUNK) {
         const int m = n - at < EK_CHUNK ? n - at : EK_CHUNK;
         const ek_feed feed = {.cache = c,

@@ -28,6 +28,8 @@ struct ek_engine {
 ek_code ek_engine_reserve(ek_engine *e, ek_room *r, size_t bytes, ek_err *err);
 /* Room in the engine's plan for everything c holds. */
 ek_code ek_engine_plan_room(ek_engine *e, const ek_cache *c, ek_err *err);
+/* EK_EASKED: a learned measure without weights. */
+ek_code ek_engine_check_measure(const ek_measure *m, ek_err *err);
 /* Most entries, unused room included, that a layer of c has. */
 int64_t ek_engine_widest(const ek_cache *c);
 /* Fold the queries of one feed of one layer into a lane, as part of a prompt of n_prompt tokens. */

@@ -178,6 +178,7 @@ static ek_code open_row(ek_row *r, ek_engine *e, ek_cache *prompt, int grow, ek_
     int lane = -1, due = 0;
 
     if (evicts(p)) {
+        EK_TRY(ek_engine_check_measure(&p->method.measure, err));
         EK_TRY(find_lane(prompt, p, &lane, err));
         r->entries = budget_now(r, prompt);
         due = ek_policy_due(p, EK_AT_PREFILL_END, 0, 1, prompt, r->entries) ||

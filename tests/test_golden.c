@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 static const char golden_path[] = "tests/data/logits_golden.json";
-static const char prose_path[] = "data/text/test/persuasion.txt";
+static const char prose_path[] = "data/text/test/austen-persuasion.txt";
 
 enum { MOST = 512, PROBE = 8, PROSE = 2000 };
 

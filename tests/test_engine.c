@@ -1,0 +1,590 @@
+/* tests/test_engine.c - rows in lockstep: laws over all methods. */
+#include "tests/check_model.h"
+
+#include "infer/engine.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { PROMPT = 130, QUESTION = 9, STEPS = 40, GROW = QUESTION + STEPS, METHODS = 32 };
+
+static ek_err err;
+
+static void ok(ek_code code)
+{
+    if (code != EK_OK)
+        fail_msg("%s", err.msg);
+}
+
+/* Every method with its scorer; learned ones with random parameters. */
+typedef struct grid {
+    ek_check_model m;
+    ek_engine *e;
+    int n;
+    ek_policy policy[METHODS];
+    ek_scorer scorer[METHODS];
+    ek_real *params[METHODS];
+    const ek_measure *lane[METHODS]; /* (n_lanes) distinct measures that carry something */
+    int n_lanes;
+    int32_t tok[PROMPT + GROW];
+} grid;
+
+static void add_lane(grid *g, const ek_measure *m)
+{
+    if (ek_measure_n_carry(m, g->m.dims->group) == 0)
+        return;
+    for (int i = 0; i < g->n_lanes; i++)
+        if (ek_measure_same(g->lane[i], m))
+            return;
+    g->lane[g->n_lanes++] = m;
+}
+
+static void grid_open(grid *g, int threads)
+{
+    memset(g, 0, sizeof *g);
+    ek_check_model_open(&g->m, NULL, EK_BF16, threads);
+    ok(ek_engine_open(&g->e, g->m.model, g->m.dev, &err));
+    for (; ek_methods[g->n]; g->n++) {
+        const int i = g->n;
+        ek_policy *p = &g->policy[i];
+        ek_scorer *s = &g->scorer[i];
+
+        assert_true(i < METHODS);
+        p->method = *ek_methods[i];
+        *s = (ek_scorer){.cls = p->method.measure.signal,
+                         .dev = g->m.dev,
+                         .dims = *g->m.dims,
+                         .set = {.seed = 3, .hidden = 8, .age = EK_AGE_EXP}};
+        if (s->cls->learner) {
+            g->params[i] = malloc(sizeof(ek_real) * ek_params_size(s));
+            s->cls->learner->init(s, g->params[i], 77);
+            s->params = g->params[i];
+        }
+        p->method.measure.scorer = s;
+        add_lane(g, &p->method.measure);
+    }
+    ek_check_tokens(g->tok, PROMPT + GROW, g->m.dims->n_vocab, 42);
+}
+
+static void grid_close(grid *g)
+{
+    for (int i = 0; i < g->n; i++)
+        free(g->params[i]);
+    ek_engine_close(g->e);
+    ek_check_model_close(&g->m);
+}
+
+/* The true future attention goes into the oracle's lane, as the evaluator would do it. */
+static void fill_future(grid *g, ek_cache *c)
+{
+    for (int i = 0; i < c->n_lanes; i++)
+        if (c->lane[i].measure->signal->source == EK_FROM_FUTURE) {
+            ek_future f = {.n_sets = 1, .last = {STEPS}};
+
+            f.sum[0] = c->lane[i].carry;
+            ok(ek_engine_future(g->e, c, g->tok + PROMPT, STEPS, &f, &err));
+        }
+}
+
+static void prompt_open(grid *g, ek_cache *c, float *logits)
+{
+    ek_check_cache_open(c, &g->m, PROMPT + GROW, g->lane, g->n_lanes);
+    ok(ek_engine_read(g->e, c, g->tok, PROMPT, PROMPT, logits, NULL, &err));
+    fill_future(g, c);
+}
+
+/* Decode all rows together, teacher-forced; record (rows, STEPS, n_vocab). */
+static void decode(grid *g, ek_row *const *rows, int n, int at, int steps, float *record)
+{
+    const size_t nv = (size_t)g->m.dims->n_vocab;
+
+    for (int s = 0; s < steps; s++) {
+        for (int i = 0; i < n; i++) {
+            rows[i]->feed = g->tok + at + s;
+            rows[i]->n_feed = rows[i]->n_logits = 1;
+            rows[i]->logits = record + ((size_t)i * steps + s) * nv;
+            rows[i]->counts = 1;
+        }
+        ok(ek_engine_step(g->e, rows, n, &err));
+        for (int i = 0; i < n; i++)
+            ok(ek_cache_check(&rows[i]->cache, &err));
+    }
+}
+
+static size_t record_size(const grid *g)
+{
+    return (size_t)STEPS * (size_t)g->m.dims->n_vocab;
+}
+
+/* ---- everything kept is the full cache ---- */
+
+static void an_infinite_budget_is_the_full_cache(void **state)
+{
+    const ek_decode decodes[] = {EK_DECODE_ROW, EK_DECODE_GROW, EK_DECODE_HOLD};
+    grid g;
+    ek_cache prompt;
+    ek_row full, row, *one = &full;
+    float *a, *b;
+
+    (void)state;
+    grid_open(&g, 0);
+    a = malloc(record_size(&g) * sizeof *a);
+    b = malloc(record_size(&g) * sizeof *b);
+    prompt_open(&g, &prompt, NULL);
+    ok(ek_row_open(&full, g.e, &prompt, NULL, PROMPT, GROW, 0, &err));
+    decode(&g, &one, 1, PROMPT, STEPS, a);
+    for (int i = 0; i < g.n; i++)
+        for (size_t d = 0; d < EK_COUNT(decodes); d++) {
+            ek_policy p = g.policy[i];
+
+            p.budget = (ek_budget){.entries = 1 << 30};
+            p.decode = decodes[d];
+            ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
+            one = &row;
+            decode(&g, &one, 1, PROMPT, STEPS, b);
+            if (memcmp(a, b, record_size(&g) * sizeof *a) != 0)
+                fail_msg("%s, decode %d: another record than the full cache's", p.method.name,
+                         (int)d);
+            assert_int_equal(row.cache.n[0], PROMPT + STEPS);
+            ek_row_close(&row);
+        }
+    /* Negative control: one entry less. */
+    ek_policy p = {.method = *ek_method_find("recency"), .budget = {.entries = PROMPT - 1}};
+
+    ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
+    one = &row;
+    decode(&g, &one, 1, PROMPT, STEPS, b);
+    assert_memory_not_equal(a, b, record_size(&g) * sizeof *a);
+    ek_row_close(&row);
+    ek_row_close(&full);
+    ek_cache_close(&prompt);
+    free(a);
+    free(b);
+    grid_close(&g);
+}
+
+/* ---- a grid, and each row of it alone ---- */
+
+/* All methods at two budgets; kept sets and logits as one record. */
+typedef struct run {
+    int n;
+    float *logits;
+    int32_t *pos; /* (rows, entries of the widest cache) kept positions at the end */
+    size_t logits_size, pos_size;
+} run;
+
+static void set_policies(const grid *g, ek_policy *p, int n)
+{
+    static const int64_t keep[2] = {125, 300}; /* thousandths */
+
+    for (int i = 0; i < n; i++) {
+        p[i] = g->policy[i / 2];
+        p[i].budget = (ek_budget){.num = keep[i % 2], .den = 1000};
+        p[i].decode = (ek_decode)(i % 3);
+    }
+}
+
+static void check_row(const grid *g, const ek_row *r)
+{
+    const int heads = g->m.dims->n_layers * g->m.dims->n_heads;
+    const ek_cache *c = &r->cache;
+    const int64_t kv = 2 * ek_cache_entries(c) * g->m.dims->head_dim * 2;
+    int32_t most = 0;
+
+    if (!r->policy) {
+        assert_int_equal(c->n[0], PROMPT + r->step);
+        return;
+    }
+    for (int i = 0; i < heads; i++)
+        if (c->n[i] > most)
+            most = c->n[i];
+    assert_true(r->planned >= 1);
+    assert_int_equal(r->kept_asked, r->entries);
+    assert_int_equal(ek_cache_count(c).kv, kv);
+    if (r->policy->decode == EK_DECODE_HOLD) {
+        assert_int_equal(ek_cache_entries(c), (int64_t)r->entries * heads);
+        assert_int_equal((int64_t)llround(r->kept_sum), (int64_t)r->entries * r->steps_counted);
+    }
+    if (r->policy->method.budget == EK_SHARE_UNIFORM) {
+        assert_int_equal(r->kept_min, r->entries);
+        assert_int_equal(r->kept_max, r->entries);
+        if (r->policy->decode == EK_DECODE_GROW && !r->policy->method.when.first_step)
+            assert_int_equal(most, r->entries + r->step);
+    }
+    assert_int_equal(r->steps_counted, STEPS);
+    assert_true(r->bytes_peak >= r->bytes_sum / r->steps_counted);
+}
+
+/* only < 0: all rows in lockstep; else that row alone.  question: fed after the cut. */
+static run run_grid(grid *g, int only, int question)
+{
+    const int all = 2 * g->n, n = only < 0 ? all : 1;
+    const size_t nv = (size_t)g->m.dims->n_vocab;
+    run r = {.n = n, .logits_size = (size_t)n * record_size(g)};
+    ek_policy p[2 * METHODS];
+    ek_row row[2 * METHODS], *rows[2 * METHODS];
+    ek_cache prompt;
+    float *q = malloc(nv * (size_t)n * sizeof *q);
+
+    set_policies(g, p, all);
+    r.logits = malloc(r.logits_size * sizeof *r.logits);
+    prompt_open(g, &prompt, NULL);
+    r.pos_size = (size_t)n * (size_t)prompt.layer_at[prompt.dims.n_layers];
+    r.pos = calloc(r.pos_size, sizeof *r.pos);
+    for (int i = 0; i < n; i++) {
+        rows[i] = &row[i];
+        ok(ek_row_open(rows[i], g->e, &prompt, &p[only < 0 ? i : only], PROMPT, GROW,
+                       question ? EK_ROW_QUESTION_LATER : 0, &err));
+        if (question) {
+            rows[i]->feed = g->tok + PROMPT;
+            rows[i]->n_feed = QUESTION;
+            rows[i]->n_logits = 1;
+            rows[i]->logits = q + nv * (size_t)i;
+            rows[i]->counts = 0;
+        }
+    }
+    ek_cache_close(&prompt);
+    if (question)
+        ok(ek_engine_step(g->e, rows, n, &err));
+    decode(g, rows, n, PROMPT + (question ? QUESTION : 0), STEPS, r.logits);
+    for (int i = 0; i < n; i++) {
+        ek_cache *c = &row[i].cache;
+        int32_t *to = r.pos + r.pos_size / (size_t)n * (size_t)i;
+
+        if (!question)
+            check_row(g, rows[i]);
+        for (int k = 0; k < c->dims.n_layers * c->dims.n_heads; k++) {
+            memcpy(to, c->pos + c->layer_at[k / c->dims.n_heads] + c->first[k],
+                   sizeof *to * (size_t)c->n[k]);
+            to += c->n[k];
+        }
+        ek_row_close(rows[i]);
+    }
+    free(q);
+    return r;
+}
+
+static void run_clear(run *r)
+{
+    free(r->logits);
+    free(r->pos);
+}
+
+static void same_row(const run *a, int i, const run *b, int j, const char *name)
+{
+    const size_t x = a->logits_size / (size_t)a->n, y = a->pos_size / (size_t)a->n;
+
+    if (memcmp(a->logits + x * (size_t)i, b->logits + x * (size_t)j, x * sizeof *a->logits) != 0)
+        fail_msg("%s: other logits", name);
+    if (memcmp(a->pos + y * (size_t)i, b->pos + y * (size_t)j, y * sizeof *a->pos) != 0)
+        fail_msg("%s: other entries kept", name);
+}
+
+static void a_row_is_the_same_alone_and_in_company(void **state)
+{
+    (void)state;
+    for (int question = 0; question < 2; question++) {
+        grid g;
+        run all, again;
+
+        grid_open(&g, 0);
+        all = run_grid(&g, -1, question);
+        again = run_grid(&g, -1, question);
+        assert_true(all.n > 16);
+        assert_memory_equal(all.logits, again.logits, all.logits_size * sizeof *all.logits);
+        assert_memory_equal(all.pos, again.pos, all.pos_size * sizeof *all.pos);
+        for (int i = 0; i < all.n; i++) {
+            run alone = run_grid(&g, i, question);
+
+            same_row(&all, i, &alone, 0, g.policy[i / 2].method.name);
+            run_clear(&alone);
+        }
+        /* Negative control: two methods do differ. */
+        assert_memory_not_equal(all.logits + 2 * record_size(&g), all.logits + 4 * record_size(&g),
+                                record_size(&g) * sizeof(float));
+        run_clear(&all);
+        run_clear(&again);
+        grid_close(&g);
+    }
+}
+
+static void the_number_of_threads_changes_nothing(void **state)
+{
+    run r[3];
+
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        grid g;
+
+        grid_open(&g, t + 1);
+        r[t] = run_grid(&g, -1, 1);
+        grid_close(&g);
+    }
+    for (int i = 0; i < r[0].n; i++)
+        for (int t = 1; t < 3; t++)
+            same_row(&r[0], i, &r[t], i, ek_methods[i / 2]->name);
+    for (int t = 0; t < 3; t++)
+        run_clear(&r[t]);
+}
+
+/* ---- memory ---- */
+
+static void kept_memory_is_what_the_formula_says(void **state)
+{
+    enum { LONG = 800, ROOM = 16 };
+    static const char *const names[] = {"snapkv", "inertiakv", "h2o", "foresight"};
+    int32_t tok[LONG + ROOM];
+    grid g;
+
+    (void)state;
+    grid_open(&g, 0);
+    ek_check_tokens(tok, LONG + ROOM, g.m.dims->n_vocab, 8);
+    for (size_t i = 0; i < EK_COUNT(names); i++) {
+        const ek_dims *d = g.m.dims;
+        const int64_t heads = (int64_t)d->n_layers * d->n_heads;
+        ek_policy p;
+        ek_cache prompt;
+        ek_row row, *one = &row;
+        ek_cache_bytes full, kept;
+        int64_t held;
+
+        for (int k = 0; k < g.n; k++)
+            if (strcmp(ek_methods[k]->name, names[i]) == 0)
+                p = g.policy[k];
+        p.budget = (ek_budget){.num = 125, .den = 1000};
+        p.decode = EK_DECODE_HOLD;
+        ek_check_cache_open(&prompt, &g.m, LONG + ROOM, g.lane, g.n_lanes);
+        ok(ek_engine_read(g.e, &prompt, tok, LONG, LONG, NULL, NULL, &err));
+        full = ek_cache_count(&prompt);
+        held = g.m.dev->bytes;
+        ok(ek_row_open(&row, g.e, &prompt, &p, LONG, ROOM, EK_ROW_TAKE, &err));
+        assert_null(prompt.block);
+        row.feed = tok + LONG;
+        row.n_feed = row.counts = 1;
+        for (int s = 0; s < 3; s++, row.feed++)
+            ok(ek_engine_step(g.e, &one, 1, &err));
+        kept = ek_cache_count(&row.cache);
+        assert_int_equal(row.entries, 100);
+        assert_int_equal(kept.kv, 2 * heads * 100 * d->head_dim * 2);
+        assert_int_equal(kept.pos, heads * 100 * 4);
+        assert_true(kept.state <= heads * 100 * 4 * d->group);
+        assert_true(kept.kv * 8 == full.kv);
+        /* The block itself: the bytes of room for 100 + 16, and its tables. */
+        assert_true(kept.block <=
+                    heads * (100 + ROOM) * (4 * d->head_dim + 4 + 4 * d->group) + 4096);
+        /* What the device holds has shrunk by as much. */
+        assert_int_equal(g.m.dev->bytes, held - full.block + kept.block);
+        assert_true(kept.block < full.block / 4);
+        ek_row_close(&row);
+    }
+    grid_close(&g);
+}
+
+static void steady_decoding_allocates_nothing(void **state)
+{
+    static const char *const names[] = {"full", "h2o", "tova", "inertiakv", "kvpop", "snapkv"};
+    ek_policy p[EK_COUNT(names)];
+    ek_row row[EK_COUNT(names)], *rows[EK_COUNT(names)];
+    const int n = (int)EK_COUNT(names);
+    ek_cache prompt;
+    grid g;
+    int64_t bytes, grown, work;
+    float *record;
+
+    (void)state;
+    grid_open(&g, 0);
+    prompt_open(&g, &prompt, NULL);
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < g.n; k++)
+            if (strcmp(ek_methods[k]->name, names[i]) == 0)
+                p[i] = g.policy[k];
+        p[i].budget = (ek_budget){.entries = 40};
+        rows[i] = &row[i];
+        ok(ek_row_open(rows[i], g.e, &prompt, &p[i], PROMPT, GROW, 0, &err));
+    }
+    record = malloc(record_size(&g) * (size_t)n * sizeof *record);
+    decode(&g, rows, n, PROMPT, 4, record);
+    bytes = g.m.dev->bytes;
+    work = g.m.dev->work_grown;
+    grown = ek_engine_grown(g.e);
+    decode(&g, rows, n, PROMPT + 4, STEPS - 4, record);
+    assert_int_equal(g.m.dev->bytes, bytes);
+    assert_int_equal(g.m.dev->work_grown, work);
+    assert_int_equal(ek_engine_grown(g.e), grown);
+    for (int i = 0; i < n; i++)
+        ek_row_close(rows[i]);
+    ek_cache_close(&prompt);
+    free(record);
+    grid_close(&g);
+}
+
+/* ---- the future ---- */
+
+typedef struct adding {
+    double *sum; /* (entries, group) */
+    int from, to, at;
+} adding;
+
+/* Probabilities of one query at a time, summed in double. */
+static ek_code add_prob(void *ctx, const ek_tap_layer *t, ek_err *e)
+{
+    adding *a = ctx;
+    const ek_view *v = &t->row[0].view;
+    const ek_cache *c = t->feed[0].cache;
+
+    (void)e;
+    if (a->at < a->from || a->at > a->to)
+        return EK_OK;
+    for (int h = 0; h < v->n_heads; h++)
+        for (int32_t i = v->first[h]; i < v->first[h] + PROMPT; i++)
+            for (int g = 0; g < v->group; g++)
+                a->sum[((size_t)c->layer_at[t->layer] + i) * v->group + g] +=
+                    (double)t->row[0].prob[(size_t)i * v->group + g];
+    return EK_OK;
+}
+
+static void the_future_is_the_attention_of_later_queries(void **state)
+{
+    ek_future f = {.n_sets = 2, .first = {0, 5}, .last = {1000, 11}};
+    grid g;
+    ek_cache c, before;
+    size_t n;
+    double *plain;
+
+    (void)state;
+    grid_open(&g, 0);
+    ek_check_cache_open(&c, &g.m, PROMPT + GROW, NULL, 0);
+    ek_check_cache_open(&before, &g.m, PROMPT + GROW, NULL, 0);
+    ok(ek_engine_read(g.e, &c, g.tok, PROMPT, PROMPT, NULL, NULL, &err));
+    ok(ek_engine_read(g.e, &before, g.tok, PROMPT, PROMPT, NULL, NULL, &err));
+    n = (size_t)c.layer_at[c.dims.n_layers] * (size_t)c.dims.group;
+    f.sum[0] = malloc(n * sizeof(float));
+    f.sum[1] = malloc(n * sizeof(float));
+    ok(ek_engine_future(g.e, &c, g.tok + PROMPT, STEPS, &f, &err));
+    assert_int_equal(c.next_pos, PROMPT);
+    assert_memory_equal(c.n, before.n, sizeof *c.n * (size_t)(c.dims.n_layers * c.dims.n_heads));
+    for (int s = 0; s < 2; s++) {
+        adding a = {.from = f.first[s], .to = f.last[s]};
+        const ek_tap tap = {add_prob, &a};
+        double worst = 0.0, total = 0.0;
+
+        plain = calloc(n, sizeof *plain);
+        a.sum = plain;
+        for (int i = 0; i < STEPS; i++) {
+            ek_feed one = {.cache = &c, .tok = g.tok + PROMPT + i, .n = 1};
+
+            a.at = i;
+            one.prob = malloc(n * sizeof(float));
+            ok(ek_model_step(g.m.model, &one, 1, &tap, &err));
+            free(one.prob);
+        }
+        ek_cache_rewind(&c, STEPS);
+        for (size_t i = 0; i < n; i++) {
+            worst = fmax(worst, fabs(plain[i] - (double)f.sum[s][i]));
+            total += plain[i];
+        }
+        assert_true(total > 1.0);
+        assert_true(worst < 0.02); /* bf16 of q and k, chunk against single queries */
+        free(plain);
+    }
+    for (int i = 0; i < 2; i++)
+        free(f.sum[i]);
+    ek_cache_close(&c);
+    ek_cache_close(&before);
+    grid_close(&g);
+}
+
+/* ---- small promises ---- */
+
+static void inertiakv_cuts_at_the_first_step(void **state)
+{
+    grid g;
+    ek_cache prompt;
+    ek_row row, *one = &row;
+    ek_policy p;
+    float *record;
+
+    (void)state;
+    grid_open(&g, 0);
+    record = malloc(record_size(&g) * sizeof *record);
+    prompt_open(&g, &prompt, NULL);
+    for (int k = 0; k < g.n; k++)
+        if (strcmp(ek_methods[k]->name, "inertiakv") == 0)
+            p = g.policy[k];
+    p.budget = (ek_budget){.num = 1, .den = 4};
+    ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
+    assert_int_equal(row.planned, 0);
+    assert_int_equal(row.cache.n[0], PROMPT);
+    assert_true(row.cache.cap[0] >= PROMPT + 1);
+    decode(&g, &one, 1, PROMPT, 1, record);
+    assert_int_equal(row.planned, 1);
+    assert_int_equal(row.cache.n[0], PROMPT / 4);
+    assert_true(row.cache.cap[0] < PROMPT);
+    decode(&g, &one, 1, PROMPT + 1, 5, record);
+    assert_int_equal(row.planned, 6);
+    assert_int_equal(row.cache.n[0], PROMPT / 4);
+    ek_row_close(&row);
+    /* The question comes later: cut at once. */
+    ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, EK_ROW_QUESTION_LATER, &err));
+    assert_int_equal(row.planned, 1);
+    assert_int_equal(row.cache.n[0], PROMPT / 4);
+    ek_row_close(&row);
+    ek_cache_close(&prompt);
+    free(record);
+    grid_close(&g);
+}
+
+static void wrong_requests_are_refused(void **state)
+{
+    grid g;
+    ek_cache prompt;
+    ek_row row, *one = &row;
+    ek_policy p = {.method = *ek_method_find("h2o"), .budget = {.entries = 20}};
+
+    (void)state;
+    grid_open(&g, 0);
+    ek_check_cache_open(&prompt, &g.m, PROMPT + GROW, NULL, 0);
+    assert_int_equal(ek_engine_read(g.e, &prompt, g.tok, 2000, 2000, NULL, NULL, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "2000"));
+    assert_non_null(strstr(err.msg, "1024"));
+    ok(ek_engine_read(g.e, &prompt, g.tok, PROMPT, PROMPT, NULL, NULL, &err));
+    assert_int_equal(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err), EK_EBROKEN);
+    assert_non_null(strstr(err.msg, "lane"));
+    ek_cache_close(&prompt);
+    prompt_open(&g, &prompt, NULL);
+    p.method = *ek_method_find("kvpop");
+    assert_int_equal(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "weights"));
+    p.method = *ek_method_find("h2o");
+    ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
+    row.feed = g.tok;
+    row.n_feed = 2;
+    row.counts = 1;
+    assert_int_equal(ek_engine_step(g.e, &one, 1, &err), EK_EBROKEN);
+    row.n_feed = 0; /* resting rows are no error */
+    ok(ek_engine_step(g.e, &one, 1, &err));
+    ek_row_close(&row);
+    ek_cache_close(&prompt);
+    grid_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_infinite_budget_is_the_full_cache),
+        cmocka_unit_test(a_row_is_the_same_alone_and_in_company),
+        cmocka_unit_test(the_number_of_threads_changes_nothing),
+        cmocka_unit_test(kept_memory_is_what_the_formula_says),
+        cmocka_unit_test(steady_decoding_allocates_nothing),
+        cmocka_unit_test(the_future_is_the_attention_of_later_queries),
+        cmocka_unit_test(inertiakv_cuts_at_the_first_step),
+        cmocka_unit_test(wrong_requests_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
