@@ -339,7 +339,8 @@ ek_code ek_frame_pair(const ek_frame *f, const ek_frame_cell *cell, const ek_fra
     count = out->mem;
     sum = count + out->room;
     other = sum + out->room;
-    out->binary = m->scale == 100 && m->mean == EK_MEAN_PLAIN;
+    out->lost = out->gained = 0;
+    out->binary = strcmp(f->name[name], "score") == 0;
     for (int i = 0; i < out->n; i++) {
         if (i == 0 || strcmp(all[i].cluster, all[i - 1].cluster) != 0) {
             p++;
@@ -347,6 +348,8 @@ ek_code ek_frame_pair(const ek_frame *f, const ek_frame_cell *cell, const ek_fra
         } else {
             out->binary = 0;
         }
+        out->lost += base && all[i].base == m->scale && all[i].x < m->scale;
+        out->gained += base && all[i].x == m->scale && all[i].base < m->scale;
         count[p] += 1;
         sum[p] += all[i].x;
         other[p] += all[i].base;

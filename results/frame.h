@@ -49,6 +49,7 @@ typedef struct ek_pairing {
     ek_clusters c;
     int n;      /* samples; 0: nothing to compare */
     int binary; /* every sample is 0 or scale and a cluster of its own: Wilson's interval holds */
+    int lost, gained; /* samples fully right under base and not here, and the reverse */
     double *mem;
     int room; /* clusters mem has room for */
 } ek_pairing;

@@ -27,7 +27,7 @@ typedef struct ek_metric {
     double scale; /* shown = stored * scale */
     double close; /* differences whose interval lies within +-close are marked `=`; 0: never */
     double floor; /* share of full cache is undefined where full cache is below it (shown units) */
-    int main;     /* 1: a column of `results compare` */
+    int main;     /* 1: a column of `results compare`; 2: in its method-against-method table too */
     int digits;   /* decimals shown */
     const char *help;
 } ek_metric;

@@ -38,7 +38,8 @@ ek_estimate ek_stat_wilson(double k, double n)
     const double z2 = Z95 * Z95, p = k / n;
     const double centre = (p + z2 / (2 * n)) / (1 + z2 / n);
     const double half = Z95 * sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n);
-    const ek_estimate e = {p, NAN, fmax(0, centre - half), fmin(1, centre + half)};
+    /* None right leaves 0 in, all right leaves 1 in, whatever the rounding. */
+    const ek_estimate e = {p, NAN, k > 0 ? centre - half : 0, k < n ? centre + half : 1};
 
     return e;
 }

@@ -1,0 +1,376 @@
+/* results/cmd_results.c - `evictkit results`: read the database. */
+#include "commands.h"
+#include "core/config.h"
+#include "core/file.h"
+#include "results/metric.h"
+#include "results/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef EK_SHARE_DIR
+#define EK_SHARE_DIR "."
+#endif
+
+enum { WORDS = 3 };
+
+typedef struct options {
+    const char *db, *out, *base, *against, *method, *metric[EK_EXPORT_METRICS], *seed;
+    const char *word[WORDS]; /* after the subcommand */
+    int n_words, n_metrics, force;
+} options;
+
+static const char help[] =
+    "usage: evictkit results list\n"
+    "       evictkit results show [RUN]\n"
+    "       evictkit results compare [RUN [RUN2]] [--base METHOD] [--against METHOD|best|all]\n"
+    "                                [--method METHOD] [--metric NAME]... [--seed N] [--force]\n"
+    "       evictkit results query SQL|FILE.sql [RUN]     (?1 in the SQL is the run)\n"
+    "       evictkit results export csv|jsonl|md|kvpress|lm-eval [RUN] [-o FILE|FOLDER]\n"
+    "                                [--metric NAME]...   (columns of md)\n"
+    "       evictkit results plot [RUN] [-o FILE.png] [--metric NAME]...\n"
+    "       evictkit results rebuild [RUN|all]            aggregates anew, from the samples\n"
+    "\n"
+    "RUN is `last` (what is meant if it is absent), an id or the beginning of one.\n"
+    "--db FILE names the database (results/evictkit.db).\n"
+    "\n"
+    "compare prints, per task and budget, every method with its paired difference to full cache\n"
+    "(or --base) and its 95 % bootstrap interval; then each learned method (or --method) against\n"
+    "the best training-free one of the same budget (or --against another, or all of them).\n"
+    "Runs that differ in prompts, protocol, query_aware, model or kernel are not compared without\n"
+    "--force.  query reads only: tables and views are those of results/schema.sql, and\n"
+    "results/queries/ holds ready ones.\n";
+
+/* ---- options ---- */
+
+/* The value of "--name VALUE" or "--name=VALUE" at argv[*i], or NULL if it is another option. */
+static const char *option(int argc, char **argv, int *i, const char *name, ek_err *err,
+                          ek_code *code)
+{
+    const size_t n = strlen(name);
+
+    if (strncmp(argv[*i], name, n) != 0)
+        return NULL;
+    if (argv[*i][n] == '=')
+        return argv[*i] + n + 1;
+    if (argv[*i][n])
+        return NULL;
+    if (*i + 1 >= argc) {
+        *code = EK_FAIL(err, EK_EASKED, "results: %s needs a value", name);
+        return "";
+    }
+    return argv[++*i];
+}
+
+static ek_code take_option(options *o, int argc, char **argv, int *i, ek_err *err)
+{
+    const struct {
+        const char *name;
+        const char **value;
+    } known[] = {{"--db", &o->db},        {"--out", &o->out},   {"-o", &o->out},
+                 {"--base", &o->base},    {"--seed", &o->seed}, {"--against", &o->against},
+                 {"--method", &o->method}};
+    ek_code code = EK_OK;
+    const char *value;
+
+    for (size_t k = 0; k < EK_COUNT(known); k++) {
+        if ((value = option(argc, argv, i, known[k].name, err, &code)) != NULL) {
+            *known[k].value = value;
+            return code;
+        }
+    }
+    if ((value = option(argc, argv, i, "--metric", err, &code)) != NULL) {
+        if (code == EK_OK && o->n_metrics == EK_EXPORT_METRICS)
+            return EK_FAIL(err, EK_EASKED, "results: at most %d metrics", EK_EXPORT_METRICS);
+        if (code == EK_OK)
+            o->metric[o->n_metrics++] = value;
+        return code;
+    }
+    if (strcmp(argv[*i], "--force") == 0) {
+        o->force = 1;
+        return EK_OK;
+    }
+    return EK_FAIL(err, EK_EASKED, "results: unknown option %s; evictkit results --help lists them",
+                   argv[*i]);
+}
+
+static ek_code parse(options *o, int argc, char **argv, ek_err *err)
+{
+    *o = (options){.db = "results/evictkit.db"};
+    for (int i = 2; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) {
+            EK_TRY(take_option(o, argc, argv, &i, err));
+        } else if (o->n_words == WORDS) {
+            return EK_FAIL(err, EK_EASKED, "results: unexpected word \"%s\"", argv[i]);
+        } else {
+            o->word[o->n_words++] = argv[i];
+        }
+    }
+    return EK_OK;
+}
+
+static ek_code at_most(const options *o, int n, ek_err *err)
+{
+    if (o->n_words <= n)
+        return EK_OK;
+    return EK_FAIL(err, EK_EASKED, "results: unexpected word \"%s\"", o->word[n]);
+}
+
+/* ---- subcommands: each appends to out ---- */
+
+static ek_code cmd_list(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    EK_TRY(at_most(o, 0, err));
+    return ek_report_list(s, out, err);
+}
+
+static ek_code cmd_show(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    char id[33];
+
+    EK_TRY(at_most(o, 1, err));
+    EK_TRY(ek_report_run(s, o->word[0], NULL, id, err));
+    return ek_report_show(s, id, out, err);
+}
+
+static ek_code cmd_compare(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    char id[33], id2[33], *end = NULL;
+    ek_compare how = {.run = id,
+                      .base = o->base,
+                      .against = o->against,
+                      .method = o->method,
+                      .metric = o->metric,
+                      .n_metrics = o->n_metrics,
+                      .force = o->force,
+                      .seed = EK_STAT_SEED};
+
+    EK_TRY(at_most(o, 2, err));
+    if (o->seed) {
+        errno = 0;
+        how.seed = strtoull(o->seed, &end, 10);
+        if (errno || *end || !*o->seed || *o->seed == '-')
+            return EK_FAIL(err, EK_EASKED, "results: --seed: found \"%s\", expected a number",
+                           o->seed);
+    }
+    EK_TRY(ek_report_run(s, o->word[0], "evaluate", id, err));
+    if (o->n_words == 2) {
+        EK_TRY(ek_report_run(s, o->word[1], "evaluate", id2, err));
+        if (strcmp(id, id2) == 0)
+            return EK_FAIL(err, EK_EASKED, "results: %.8s and %.8s are the same run", id, id2);
+        how.run2 = id2;
+    }
+    return ek_report_compare(s, &how, out, err);
+}
+
+static ek_code cmd_query(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    const char *sql = o->word[0];
+    size_t n;
+    char id[33], *text = NULL;
+    int known;
+    ek_err none;
+    ek_code code;
+    ek_map map;
+
+    EK_TRY(at_most(o, 2, err));
+    if (!sql)
+        return EK_FAIL(err, EK_EASKED, "results query: which SQL, or which file of it?");
+    /* A database without runs can still be asked about. */
+    known = ek_report_run(s, o->word[1], NULL, id, o->word[1] ? err : &none) == EK_OK;
+    if (!known && o->word[1])
+        return err->code;
+    n = strlen(sql);
+    if (n > 4 && strcmp(sql + n - 4, ".sql") == 0) {
+        EK_TRY(ek_map_open(&map, sql, err));
+        if (map.size > 1 << 20) {
+            ek_map_close(&map);
+            return EK_FAIL(err, EK_EINPUT, "%s: larger than 1 MiB", sql);
+        }
+        text = strndup(map.data ? (const char *)map.data : "", map.size);
+        ek_map_close(&map);
+        if (!text)
+            return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", sql);
+    }
+    code = ek_report_query(s, text ? text : sql, known ? id : NULL, out, err);
+    free(text);
+    return code;
+}
+
+static ek_code cmd_export(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    char id[33];
+    ek_export how = {.form = o->word[0], .run = id, .path = o->out ? o->out : "results/export"};
+
+    EK_TRY(at_most(o, 2, err));
+    if (!how.form)
+        return EK_FAIL(err, EK_EASKED,
+                       "results export: which form: csv, jsonl, md, kvpress or lm-eval?");
+    for (int i = 0; i < o->n_metrics; i++)
+        how.metric[how.n_metrics++] = o->metric[i];
+    EK_TRY(ek_report_run(s, o->word[1], "evaluate", id, err));
+    EK_TRY(ek_report_export(s, &how, out, err));
+    if (o->out && strcmp(how.form, "kvpress") != 0 && strcmp(how.form, "lm-eval") != 0) {
+        EK_TRY(ek_file_write(o->out, out->data ? out->data : "", out->size, err));
+        ek_text_clear(out);
+    }
+    return EK_OK;
+}
+
+static ek_code cmd_rebuild(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    char id[33];
+
+    EK_TRY(at_most(o, 1, err));
+    if (o->word[0] && strcmp(o->word[0], "all") == 0) {
+        EK_TRY(ek_store_rebuild_metrics(s, NULL, err));
+        ek_text_add(out, "aggregates of all runs are made anew\n");
+        return EK_OK;
+    }
+    EK_TRY(ek_report_run(s, o->word[0], "evaluate", id, err));
+    EK_TRY(ek_store_rebuild_metrics(s, id, err));
+    ek_text_add(out, "aggregates of run %.8s are made anew\n", id);
+    return EK_OK;
+}
+
+/* ---- plot ---- */
+
+/* plot.py of $EVICTKIT_SHARE, of the source tree, of the folder above the executable, or of here.
+ */
+static ek_code find_script(char *path, size_t size, ek_err *err)
+{
+    const char *share = getenv("EVICTKIT_SHARE");
+    char self[1000];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash;
+
+    if (share) {
+        snprintf(path, size, "%s/results/plot.py", share);
+        if (ek_file_exists(path))
+            return EK_OK;
+        return EK_FAIL(err, EK_EASKED, "%s: not there; EVICTKIT_SHARE should name the source tree",
+                       path);
+    }
+    snprintf(path, size, "%s/results/plot.py", EK_SHARE_DIR);
+    if (ek_file_exists(path))
+        return EK_OK;
+    if (n > 0) {
+        self[n] = 0;
+        for (int up = 0; up < 2 && (slash = strrchr(self, '/')) != NULL; up++)
+            *slash = 0;
+        snprintf(path, size, "%s/results/plot.py", self);
+        if (ek_file_exists(path))
+            return EK_OK;
+    }
+    snprintf(path, size, "results/plot.py");
+    if (ek_file_exists(path))
+        return EK_OK;
+    return EK_FAIL(err, EK_EASKED,
+                   "results/plot.py is not found; EVICTKIT_SHARE may name the source tree");
+}
+
+static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err)
+{
+    char id[33], script[1100];
+    const char *argv[12 + 2 * EK_EXPORT_METRICS];
+    int n = 0, status = 0;
+    pid_t child;
+
+    (void)out;
+    EK_TRY(at_most(o, 1, err));
+    EK_TRY(ek_report_run(s, o->word[0], "evaluate", id, err));
+    EK_TRY(find_script(script, sizeof script, err));
+    argv[n++] = "python3";
+    argv[n++] = script;
+    argv[n++] = "--db";
+    argv[n++] = o->db;
+    argv[n++] = "--run";
+    argv[n++] = id;
+    argv[n++] = "--out";
+    argv[n++] = o->out ? o->out : "results/plot.png";
+    for (int i = 0; i < o->n_metrics; i++) {
+        argv[n++] = "--metric";
+        argv[n++] = o->metric[i];
+    }
+    argv[n] = NULL;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        execvp(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    if (child < 0 || waitpid(child, &status, 0) < 0)
+        return EK_FAIL(err, EK_EIO, "python3: %s", strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return EK_OK;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        return EK_FAIL(err, EK_EIO, "plot needs python3, which is not installed");
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 3)
+        return EK_FAIL(err, EK_EIO,
+                       "plot needs matplotlib: apt-get install python3-matplotlib, or "
+                       "pip install matplotlib");
+    return EK_FAIL(err, WIFEXITED(status) && WEXITSTATUS(status) == 2 ? EK_EASKED : EK_EIO,
+                   "the plot was not made (see above)");
+}
+
+/* ---- the command ---- */
+
+typedef struct subcommand {
+    const char *name;
+    ek_store_mode mode;
+    ek_code (*run)(ek_store *s, const options *o, ek_text *out, ek_err *err);
+} subcommand;
+
+static const subcommand subcommands[] = {
+    {"list", EK_STORE_READ, cmd_list},        {"show", EK_STORE_READ, cmd_show},
+    {"compare", EK_STORE_READ, cmd_compare},  {"query", EK_STORE_READ, cmd_query},
+    {"export", EK_STORE_READ, cmd_export},    {"plot", EK_STORE_READ, cmd_plot},
+    {"rebuild", EK_STORE_WRITE, cmd_rebuild},
+};
+
+static ek_code run_command(const subcommand *c, int argc, char **argv, ek_err *err)
+{
+    ek_text out = {0};
+    ek_store *store = NULL;
+    options o;
+    ek_code code;
+
+    EK_TRY(parse(&o, argc, argv, err));
+    EK_TRY(ek_store_open(&store, o.db, c->mode, err));
+    code = c->run(store, &o, &out, err);
+    if (code == EK_OK && out.size > 0 && fwrite(out.data, 1, out.size, stdout) != out.size)
+        code = EK_FAIL(err, EK_EIO, "standard output: %s", strerror(errno));
+    ek_text_clear(&out);
+    ek_store_close(store);
+    return code;
+}
+
+int ek_cmd_results(int argc, char **argv)
+{
+    const char *names[EK_COUNT(subcommands)], *near;
+    ek_err err = {0};
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(help, stdout);
+            return 0;
+        }
+    }
+    if (argc < 2) {
+        fputs(help, stderr);
+        return 2;
+    }
+    for (size_t i = 0; i < EK_COUNT(subcommands); i++) {
+        names[i] = subcommands[i].name;
+        if (strcmp(argv[1], names[i]) == 0)
+            return run_command(&subcommands[i], argc, argv, &err) == EK_OK ? 0 : ek_cmd_fail(&err);
+    }
+    near = ek_nearest(argv[1], names, (int)EK_COUNT(names));
+    fprintf(stderr, "evictkit: results: no subcommand \"%s\"%s%s%s\n", argv[1],
+            near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    return 2;
+}
