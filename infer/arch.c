@@ -117,10 +117,11 @@ static ek_code read_kv_heads(const ek_gguf *g, int n_layers, int64_t *heads, ek_
     for (size_t i = 1; i < n; i++) {
         if (each[i] == *heads)
             continue;
-        EK_FAIL(err, EK_ENOTSUP,
-                "key 'A.attention.head_count_kv': found %lld KV heads in layer %zu and %lld in "
-                "layer 0, expected the same number in all",
-                (long long)each[i], i, (long long)*heads);
+        (void)EK_FAIL(
+            err, EK_ENOTSUP,
+            "key 'A.attention.head_count_kv': found %lld KV heads in layer %zu and %lld in "
+            "layer 0, expected the same number in all",
+            (long long)each[i], i, (long long)*heads);
         free(each);
         return EK_ENOTSUP;
     }

@@ -149,10 +149,8 @@ static ek_code load(ek_model *m, ek_err *err)
     m->norms = ek_device_alloc(m->dev, sizeof(float) * (2 * (size_t)d->n_layers + 1) * d->d_model);
     m->inv_freq = malloc(sizeof(double) * (size_t)(d->head_dim / 2));
     scratch = malloc(sizeof(float) * (size_t)LOAD_ROWS * (size_t)width);
-    if (!m->layers || !m->norms || !m->inv_freq || !scratch) {
-        EK_FAIL(err, EK_ENOMEM, "no memory for the weights of %d layers", d->n_layers);
-        goto fail;
-    }
+    if (!m->layers || !m->norms || !m->inv_freq || !scratch)
+        EK_CHECK(EK_FAIL(err, EK_ENOMEM, "no memory for the weights of %d layers", d->n_layers));
     for (int i = 0; i < d->head_dim / 2; i++)
         m->inv_freq[i] = pow((double)d->rope_base, -2.0 * i / d->head_dim);
     for (int l = 0; l < d->n_layers; l++)

@@ -18,10 +18,17 @@ typedef struct ek_panel_kit {
     ek_panel_fn *f32;  /* a fp32, b fp32 */
     ek_panel_fn *wide; /* a fp32, b bf16, widened in registers; for levels without bf16 dots */
     ek_panel_fn *bf16; /* a bf16, b bf16; NULL where the level has no such instruction */
+    /* [1][..]: like f32, but a is stored (k, rows); [..][1]: columns 16 .. 31 need not be written.
+     */
+    ek_panel_fn *gemm[2][2];
     void (*to_bf16)(ek_bf16 *to, const float *x, int n);
     void (*round)(float *to, const float *x, int n); /* to bf16 and back: the numbers it keeps */
 } ek_panel_kit;
 
 const ek_panel_kit *ek_panel_kit_of(ek_isa isa);
+
+extern const ek_panel_kit ek_panel_avx2, ek_panel_avx512, ek_panel_avx512bf16;
+void ek_to_bf16_avx2(ek_bf16 *to, const float *x, int n);
+void ek_round_avx2(float *to, const float *x, int n);
 
 #endif
