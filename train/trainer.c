@@ -34,9 +34,9 @@ static int is_whole(const ek_trainer *t)
 }
 
 /* Make room before the parallel part, so that nothing is allocated, or fails, inside it. */
-static ek_code reserve(ek_trainer *t, ek_err *err)
+static ek_code reserve(ek_trainer *t, int batch, ek_err *err)
 {
-    const int batch = t->need.batch, heads = t->scorer.dims.n_heads;
+    const int most_records = t->need.batch, heads = t->scorer.dims.n_heads;
     size_t n = 0;
     int n_seq = 0;
 
@@ -54,7 +54,7 @@ static ek_code reserve(ek_trainer *t, ek_err *err)
         m->act = malloc(t->scorer.cls->learner->scratch(&t->scorer, (int)n) * sizeof *m->act);
         m->r = malloc((4 * n + most) * sizeof *m->r);
         m->first = malloc(2 * (size_t)heads * sizeof *m->first);
-        m->rank = calloc((size_t)batch, sizeof *m->rank);
+        m->rank = calloc((size_t)most_records, sizeof *m->rank);
         if (m->act == NULL || m->r == NULL || m->first == NULL || m->rank == NULL)
             return EK_FAIL(err, EK_ENOMEM, "activations of %zu entries", n);
         m->p = m->r + n;
@@ -62,7 +62,7 @@ static ek_code reserve(ek_trainer *t, ek_err *err)
         m->dp = m->dr + n;
         m->scratch = m->dp + n;
         m->count = m->first + heads;
-        for (int b = 0; b < batch && is_whole(t); b++) {
+        for (int b = 0; b < most_records && is_whole(t); b++) {
             EK_TRY(ek_rank_open(&m->rank[b], n_seq, err));
             m->n_ranks = b + 1;
         }
@@ -248,7 +248,7 @@ static ek_code run_batch(ek_trainer *t, int batch, float *dparams, ek_train_stat
 {
     const int heads = t->scorer.dims.n_heads, all = t->scorer.dims.n_layers * heads;
 
-    EK_TRY(reserve(t, err));
+    EK_TRY(reserve(t, batch, err));
 #pragma omp parallel for num_threads(t->scorer.dev->threads) schedule(dynamic, 1)
     for (int i = 0; i < all; i++)
         run_head(t, &t->room[omp_get_thread_num()], batch, i / heads, i % heads, dparams);
@@ -298,15 +298,12 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
 
     for (int64_t i = 0; i < n; i++) {
         ek_train_stats one;
-        const int batch = t->need.batch;
 
-        /* One record at a time: the others of the batch stay empty views of the first. */
         if (load_record(t, t->need.records.n + i, 0, ek_rng_stream("valid", (uint64_t)i, 0), err) !=
             EK_OK)
             return err->code;
-        t->need.batch = 1;
         const ek_code code = run_batch(t, 1, NULL, &one, err);
-        t->need.batch = batch;
+
         ek_record_close(&t->record[0]);
         EK_TRY(code);
         all.loss += one.loss / (double)n;

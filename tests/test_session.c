@@ -1,0 +1,424 @@
+/* tests/test_session.c - training runs on a tiny model, from text to weights: the three kinds of
+ * trace agree to the bit, stopped and killed runs resume, what does not fit is refused. */
+#include "core/file.h"
+#include "infer/model.h"
+#include "infer/tokenizer.h"
+#include "infer/weights.h"
+#include "tests/tiny_model.h"
+#include "train/session.h"
+#include "train/trace.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static ek_device *dev;
+static char folder[] = "/tmp/evictkit-session-XXXXXX";
+static char model[96], other[96];
+
+static char *in_folder(const char *name)
+{
+    static char path[8][128];
+    static int next;
+    char *p = path[next++ % 8];
+
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static ek_train_set settings(char *out)
+{
+    static char texts[] = "datasets/tiny.txt";
+    ek_train_set s;
+
+    ek_train_set_defaults(&s);
+    s.model = model;
+    s.out = out;
+    s.sinks = 2;
+    s.recent = 16;
+    s.keep = 40;
+    s.scorer.hidden = 6;
+    s.data = (ek_data_set){.texts = texts,
+                           .sequences = 3,
+                           .valid = 1,
+                           .length = 320,
+                           .cut = 160,
+                           .horizon = 48,
+                           .facts = 1,
+                           .passage = 16,
+                           .entries = 64};
+    s.trace = EK_TRACE_MEMORY;
+    s.steps = 12;
+    s.batch = 2;
+    s.optimiser.warmup = 2;
+    s.optimiser.lr = 0.02;
+    s.save_every = 4;
+    s.valid_every = 6;
+    return s;
+}
+
+static ek_code run(const ek_train_set *s, int resume, int64_t stop_after, ek_err *err)
+{
+    const ek_train_options o = {.quiet = 1, .resume = resume, .stop_after = stop_after};
+
+    return ek_train_run(s, &o, dev, err);
+}
+
+static void must(ek_code code, const ek_err *err)
+{
+    if (code != EK_OK)
+        fail_msg("%s", err->msg);
+}
+
+static void same_weights(const char *a, const char *b, int same)
+{
+    char pa[160], pb[160];
+    ek_map ma, mb;
+    ek_err err;
+
+    snprintf(pa, sizeof pa, "%s/model.safetensors", a);
+    snprintf(pb, sizeof pb, "%s/model.safetensors", b);
+    must(ek_map_open(&ma, pa, &err), &err);
+    must(ek_map_open(&mb, pb, &err), &err);
+    assert_int_equal(ma.size, mb.size);
+    assert_int_equal(memcmp(ma.data, mb.data, ma.size) == 0, same);
+    ek_map_close(&ma);
+    ek_map_close(&mb);
+}
+
+/* Memory, disk, disk again (mapped) and none: the same weights; another seed: others. */
+static void test_traces(void **state)
+{
+    char *memory = in_folder("memory"), *disk = in_folder("disk"), *none = in_folder("none");
+    char *again = in_folder("again"), *seed = in_folder("seed");
+    ek_train_set s = settings(memory);
+    ek_err err;
+
+    (void)state;
+    must(run(&s, 0, 0, &err), &err);
+    s.out = disk;
+    s.trace = EK_TRACE_DISK;
+    must(run(&s, 0, 0, &err), &err);
+    same_weights(memory, disk, 1);
+    s.out = again;
+    s.trace_file = in_folder("disk/records.trace");
+    must(run(&s, 0, 0, &err), &err);
+    same_weights(memory, again, 1);
+    s.out = none;
+    s.trace = EK_TRACE_NONE;
+    must(run(&s, 0, 0, &err), &err);
+    same_weights(memory, none, 1);
+    s.out = seed;
+    s.seed = 2;
+    must(run(&s, 0, 0, &err), &err);
+    same_weights(memory, seed, 0);
+}
+
+/* The trace of another text, target, model is refused by name; a damaged one too. */
+static void test_trace_refused(void **state)
+{
+    ek_train_set s = settings(in_folder("refused"));
+    char *trace = in_folder("disk/records.trace"), *copy = in_folder("damaged.trace");
+    ek_err err;
+    ek_map map;
+
+    (void)state;
+    s.trace = EK_TRACE_DISK;
+    s.trace_file = trace;
+    s.data.horizon = 49;
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another text and data settings"));
+    s.data.horizon = 48;
+    s.target.group = 1;
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another target settings"));
+    s.target.group = 0;
+    s.model = other;
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another model"));
+    s.model = model;
+    must(ek_map_open(&map, trace, &err), &err);
+    char *bytes = malloc(map.size);
+    memcpy(bytes, map.data, map.size);
+    const size_t size = map.size;
+    ek_map_close(&map);
+    s.trace_file = copy;
+    for (int way = 0; way < 6; way++) {
+        char *mine = malloc(size);
+        size_t n = size;
+
+        memcpy(mine, bytes, size);
+        if (way == 0)
+            n = size / 2;
+        else if (way == 1)
+            n = 100;
+        else if (way == 2)
+            memset(mine + 4096 + 12, 0x7f, 4); /* entries of the first record */
+        else if (way == 3)
+            memset(mine + size - 8, 0xff, 8); /* offset of the last */
+        else if (way == 4)
+            memset(mine + 4096 + 64, 0xff, 64); /* positions */
+        else
+            mine[0] = 'X';
+        must(ek_file_write(copy, mine, n, &err), &err);
+        assert_int_equal(run(&s, 0, 0, &err), EK_EINPUT);
+        assert_non_null(strstr(err.msg, "damaged.trace"));
+        free(mine);
+    }
+    must(ek_file_write(copy, bytes, size, &err), &err); /* whole again, it is taken */
+    must(run(&s, 0, 0, &err), &err);
+    free(bytes);
+}
+
+/* Stopped twice and resumed, logged into a database: the same weights as never stopping. */
+static void test_resume(void **state)
+{
+    ek_train_set s = settings(in_folder("stopped"));
+    ek_err err;
+
+    (void)state;
+    s.results = in_folder("resume.db");
+    assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
+    assert_non_null(strstr(err.msg, "--resume"));
+    assert_int_equal(run(&s, 1, 3, &err), EK_ESTOPPED);
+    must(run(&s, 1, 0, &err), &err);
+    same_weights(in_folder("memory"), s.out, 1);
+    assert_false(ek_file_exists(in_folder("stopped/checkpoint.safetensors")));
+    must(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
+}
+
+/* kill -9 at some moment, resume: the same weights. */
+static void test_kill(void **state)
+{
+    ek_train_set s = settings(in_folder("killed"));
+    ek_err err;
+
+    (void)state;
+    s.results = in_folder("kill.db");
+    for (int t = 0; t < 3; t++) {
+        const pid_t child = fork();
+
+        if (child == 0) {
+            setenv("OMP_NUM_THREADS", "1", 1);
+            execl("/proc/self/exe", "test_session", "--child", s.out, s.results, model, NULL);
+            _exit(127);
+        }
+        usleep(60000 + 60000 * (useconds_t)t);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    must(run(&s, 1, 0, &err), &err);
+    same_weights(in_folder("memory"), s.out, 1);
+}
+
+/* Retrieval text and the pair loss over whole sequences. */
+static void test_whole(void **state)
+{
+    ek_train_set s = settings(in_folder("whole"));
+    ek_err err;
+
+    (void)state;
+    s.method = 1;
+    s.scorer.age = EK_AGE_EXP;
+    s.loss.kind = EK_LOSS_PAIR;
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED); /* needs whole sequences */
+    s.data.cut = 0;
+    must(run(&s, 0, 0, &err), &err);
+    s.keep = 300;
+    assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
+}
+
+static void test_retrieval(void **state)
+{
+    ek_train_set s = settings(in_folder("retrieval"));
+    ek_err err;
+
+    (void)state;
+    s.data.mix = 0.5;
+    s.data.length = 2000;
+    s.data.cut = 600;
+    must(run(&s, 0, 0, &err), &err);
+}
+
+/* ---- weights ---- */
+
+static ek_model *open_model(const char *path, ek_tokenizer **tok)
+{
+    ek_model *m;
+    ek_err err;
+
+    must(ek_model_open(&m, path, dev, EK_BF16, &err), &err);
+    must(ek_tokenizer_open(tok, ek_model_gguf(m), &err), &err);
+    return m;
+}
+
+static void test_weights(void **state)
+{
+    ek_tokenizer *tok, *tok2;
+    ek_model *m = open_model(model, &tok), *m2 = open_model(other, &tok2);
+    ek_weights_need need = {.method = "foresight",
+                            .dims = ek_model_dims(m),
+                            .model_hash = ek_model_hash(m),
+                            .tokenizer_hash = ek_tokenizer_hash(tok)};
+    const char *dir = in_folder("memory");
+    ek_method method = ek_method_foresight;
+    ek_weights *w;
+    ek_err err;
+
+    (void)state;
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_weights_apply(w, &method);
+    assert_int_equal(method.protect.sinks, 2);
+    assert_int_equal(method.protect.recent, 16);
+    assert_ptr_equal(method.measure.scorer, ek_weights_scorer(w));
+    ek_weights_close(w);
+    need.recent = 16;
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_weights_close(w);
+    need.recent = 64;
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "recent window of 16"));
+    need.recent = 0;
+    need.method = "kvpop";
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "weights of foresight"));
+    need.method = NULL;
+    need.model_hash = ek_model_hash(m2);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another base model"));
+    need.model_hash = ek_model_hash(m);
+    need.tokenizer_hash = "00000000000000000000000000000000";
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another tokenizer"));
+    need.tokenizer_hash = ek_tokenizer_hash(tok);
+    assert_int_equal(ek_weights_open(&w, in_folder("nowhere"), &need, dev, &err), EK_EASKED);
+    ek_tokenizer_close(tok);
+    ek_tokenizer_close(tok2);
+    ek_model_close(m);
+    ek_model_close(m2);
+}
+
+/* config.json and the parameters, damaged in every way we could think of. */
+static void test_damaged(void **state)
+{
+    static const char *const edits[][2] = {{"\"evictkit scorer\"", "\"evictkit other\""},
+                                           {"\"version\": 1", "\"version\": 9"},
+                                           {"\"version\": 1", "\"version\": \"1\""},
+                                           {"\"mlp\"", "\"mlq\""},
+                                           {"\"hidden\": 6", "\"hidden\": 7"},
+                                           {"\"hidden\": 6", "\"hidden\": -6"},
+                                           {"\"hidden\": 6", "\"hidden\": 1e99"},
+                                           {"\"input\": \"raw\"", "\"input\": \"cooked\""},
+                                           {"\"age\": \"input\"", "\"age\": \"exp\""},
+                                           {"\"age\": \"input\"", "\"age\": \"\""},
+                                           {"\"recent\": 16", "\"recent\": 0"},
+                                           {"\"sinks\": 2", "\"sinks\": 2.5"},
+                                           {"\"dims\": {", "\"dims\": [], \"old\": {"},
+                                           {"\"n_layers\": 2", "\"n_layers\": null"},
+                                           {"\"weights\": \"", "\"weights\": \"0"},
+                                           {"\"method\": \"foresight\"", "\"method\": \"\""},
+                                           {"{", "{ \"format\": 1, "},
+                                           {"}\n", "}}\n"},
+                                           {"\"model\"", "\"modem\""}};
+    ek_tokenizer *tok;
+    ek_model *m = open_model(model, &tok);
+    const ek_weights_need need = {.dims = ek_model_dims(m),
+                                  .model_hash = ek_model_hash(m),
+                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
+    char *dir = in_folder("bent"), *json = in_folder("bent/config.json");
+    char *bin = in_folder("bent/model.safetensors");
+    ek_map good, params;
+    ek_weights *w;
+    ek_err err;
+
+    (void)state;
+    must(ek_make_folder(dir, &err), &err);
+    must(ek_map_open(&good, in_folder("memory/config.json"), &err), &err);
+    must(ek_map_open(&params, in_folder("memory/model.safetensors"), &err), &err);
+    must(ek_file_write(bin, params.data, params.size, &err), &err);
+    char *text = strndup((const char *)good.data, good.size);
+    for (size_t i = 0; i < EK_COUNT(edits); i++) {
+        char *at = strstr(text, edits[i][0]), *bent = malloc(good.size + 200);
+
+        if (strcmp(edits[i][0], "}\n") == 0)
+            at = text + good.size - 2;
+        assert_non_null(at);
+        snprintf(bent, good.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
+                 at + strlen(edits[i][0]));
+        must(ek_file_write(json, bent, strlen(bent), &err), &err);
+        const ek_code code = ek_weights_open(&w, dir, &need, dev, &err);
+        if (code != EK_EINPUT && code != EK_EASKED)
+            fail_msg("'%s' was not refused", edits[i][1]);
+        free(bent);
+    }
+    must(ek_file_write(json, good.data, good.size, &err), &err);
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err); /* undamaged, it is taken */
+    ek_weights_close(w);
+    uint8_t *bytes = malloc(params.size);
+    memcpy(bytes, params.data, params.size);
+    bytes[params.size - 20] ^= 1;
+    must(ek_file_write(bin, bytes, params.size, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    assert_non_null(strstr(err.msg, "not of one training"));
+    must(ek_file_write(bin, bytes, params.size / 2, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    must(ek_file_write(json, "", 0, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    free(bytes);
+    free(text);
+    ek_map_close(&good);
+    ek_map_close(&params);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
+static int child(char **argv)
+{
+    ek_train_set s = settings(argv[2]);
+    ek_err err;
+
+    s.results = argv[3];
+    s.model = argv[4];
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK)
+        return 1;
+    return run(&s, 1, 0, &err) != EK_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traces),  cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_whole),   cmocka_unit_test(test_retrieval),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_damaged)};
+    const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
+    ek_err err;
+
+    if (argc == 5 && strcmp(argv[1], "--child") == 0)
+        return child(argv);
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
+        mkdtemp(folder) == NULL)
+        return 77;
+    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
+    snprintf(other, sizeof other, "%s/other.gguf", folder);
+    if (ek_tiny_model(model, &big, &err) != EK_OK ||
+        ek_tiny_model(other, &differs, &err) != EK_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ek_device_close(dev);
+    char command[160];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command) != 0 || failed;
+}

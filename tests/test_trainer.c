@@ -1,0 +1,247 @@
+/* tests/test_trainer.c - learning, resuming to the bit, threads, refusals; on made records. */
+#include "core/file.h"
+#include "core/rng.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 2, HEADS = 2, DIM = 8, SEQ = 260, SINKS = 2, RECENT = 8, KEEP = 30, RECORDS = 5 };
+
+static ek_device *dev;
+static char folder[] = "/tmp/evictkit-trainer-XXXXXX";
+
+static const ek_dims dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .head_dim = DIM};
+
+/* What an entry will receive depends on the first component of its key and on its age: a scorer can
+ * learn it. */
+static ek_code get(void *ctx, int64_t i, ek_record *out, ek_err *err)
+{
+    const int n = SEQ - RECENT - SINKS;
+    ek_record_head *head;
+
+    (void)ctx;
+    EK_TRY(ek_record_open(out, &dims, EK_F32, n, err));
+    head = ek_record_edit(out);
+    head->n_seq = head->next_pos = SEQ;
+    head->whole = 1;
+    head->number = i;
+    for (int l = 0; l < LAYERS; l++)
+        for (int h = 0; h < HEADS; h++) {
+            const size_t at = ek_record_at(out, l, h);
+
+            for (int e = 0; e < n; e++) {
+                float *k = (float *)(void *)out->k + (at + (size_t)e) * DIM;
+                float *v = (float *)(void *)out->v + (at + (size_t)e) * DIM;
+
+                for (int d = 0; d < DIM; d++) {
+                    const uint64_t c = (uint64_t)(((i * 50 + l * 9 + h) * n + e) * DIM + d);
+                    k[d] = (float)ek_rng_normal(1, 1, c);
+                    v[d] = (float)ek_rng_normal(1, 2, c);
+                }
+                out->pos[at + (size_t)e] = SINKS + e;
+                out->mass[at + (size_t)e] =
+                    1e-3f * expf(2 * k[h]) / sqrtf((float)(SEQ - SINKS - e));
+            }
+        }
+    return EK_OK;
+}
+
+static ek_trainer_need need_of(int loss, int age)
+{
+    ek_trainer_need need = {.scorer = {.cls = &ek_scorer_mlp,
+                                       .dev = dev,
+                                       .dims = dims,
+                                       .set = {.hidden = 8, .age = age}},
+                            .loss = ek_loss_defaults,
+                            .optim = ek_optim_defaults,
+                            .eps = 1e-6,
+                            .sinks = SINKS,
+                            .recent = RECENT,
+                            .keep = KEEP,
+                            .seed = 3,
+                            .steps = 60,
+                            .batch = 2,
+                            .records = {.get = get, .n = RECORDS, .n_valid = 1}};
+
+    need.loss.kind = loss;
+    need.loss.samples = 32;
+    need.optim.lr = 0.02;
+    need.optim.warmup = 5;
+    return need;
+}
+
+static ek_trainer *open_trainer(int loss, int age)
+{
+    const ek_trainer_need need = need_of(loss, age);
+    ek_trainer *t;
+    ek_err err;
+
+    assert_int_equal(ek_trainer_open(&t, &need, &err), EK_OK);
+    assert_int_equal(ek_trainer_fit(t, &err), EK_OK);
+    return t;
+}
+
+static double steps(ek_trainer *t, int n)
+{
+    ek_train_stats x = {0};
+    ek_err err;
+
+    for (int i = 0; i < n; i++)
+        assert_int_equal(ek_trainer_step(t, &x, &err), EK_OK);
+    return x.loss;
+}
+
+/* Every loss goes down on records it was not shown, and decides better. */
+static void test_learns(void **state)
+{
+    static const int age[EK_N_LOSSES] = {EK_AGE_EXP, EK_AGE_POWER, EK_AGE_NONE, EK_AGE_EXP,
+                                         EK_AGE_INPUT};
+
+    (void)state;
+    for (int loss = 0; loss < EK_N_LOSSES; loss++) {
+        ek_trainer *t = open_trainer(loss, age[loss]);
+        ek_train_stats before, after;
+        ek_err err;
+
+        assert_int_equal(ek_trainer_valid(t, &before, &err), EK_OK);
+        steps(t, 60);
+        assert_int_equal(ek_trainer_valid(t, &after, &err), EK_OK);
+        print_message("%-9s held out %.4f -> %.4f, right %.3f -> %.3f\n", ek_losses[loss].name,
+                      before.loss, after.loss, before.acc, after.acc);
+        assert_true(after.loss < before.loss);
+        /* regress spends its steps on the level of the logarithms first. */
+        assert_true(loss == EK_LOSS_REGRESS || after.acc > before.acc + 0.1);
+        ek_trainer_close(t);
+    }
+}
+
+/* Stopped and resumed: the same bits as never stopping; and with one thread as with several. */
+static void test_resume(void **state)
+{
+    char path[64];
+    ek_err err;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/checkpoint.safetensors", folder);
+    for (int loss = 0; loss < EK_N_LOSSES; loss += EK_LOSS_LISTWISE) {
+        ek_trainer *whole = open_trainer(loss, EK_AGE_EXP), *a = open_trainer(loss, EK_AGE_EXP);
+        const ek_trainer_need need = need_of(loss, EK_AGE_EXP);
+        ek_trainer *b;
+
+        steps(whole, 23);
+        const int threads = dev->threads;
+        dev->threads = 1;
+        steps(a, 11);
+        dev->threads = threads;
+        assert_int_equal(ek_trainer_save(a, path, "0123456789abcdef0123456789abcdef", &err), EK_OK);
+        assert_int_equal(ek_trainer_open(&b, &need, &err), EK_OK);
+        assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err), EK_OK);
+        assert_int_equal(b->step, 11);
+        steps(b, 12);
+        assert_memory_equal(whole->params, b->params, b->n * sizeof(float));
+        assert_memory_equal(whole->optim.m, b->optim.m, b->n * sizeof(float));
+        assert_memory_equal(whole->optim.v, b->optim.v, b->n * sizeof(float));
+        steps(b, 1); /* negative control: one step more is seen */
+        assert_memory_not_equal(whole->params, b->params, b->n * sizeof(float));
+        /* Another run's checkpoint is refused. */
+        assert_int_equal(ek_trainer_load(b, path, "ffffffffffffffffffffffffffffffff", &err),
+                         EK_EASKED);
+        assert_non_null(strstr(err.msg, "other settings"));
+        assert_int_equal(ek_file_write(path, "damaged", 7, &err), EK_OK);
+        assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
+                         EK_EINPUT);
+        ek_trainer_close(whole);
+        ek_trainer_close(a);
+        ek_trainer_close(b);
+    }
+}
+
+/* Constants are set from the data, and an epoch shows every record once. */
+static void test_constants_and_order(void **state)
+{
+    ek_trainer *t = open_trainer(EK_LOSS_LISTWISE, EK_AGE_INPUT);
+    int seen[RECORDS] = {0};
+
+    (void)state;
+    const float *mean = t->params + ek_params_at(&t->scorer, 0, 1, 1);
+    const float *scale = t->params + ek_params_at(&t->scorer, 1, 1, 1);
+    double want = 0;
+    for (int e = 0; e < SEQ - RECENT - SINKS; e++)
+        want += log((double)(SEQ - SINKS - e)) / (SEQ - RECENT - SINKS);
+    assert_true(fabs((double)mean[2 * DIM] - want) < 1e-4); /* log age is the last input */
+    for (int c = 0; c < 2 * DIM; c++) {
+        assert_true(fabs((double)mean[c]) < 0.15);
+        assert_true(fabs((double)scale[c] - 1) < 0.15);
+    }
+    for (int64_t step = 1; step <= RECORDS; step++) /* two epochs, two records a step */
+        for (int b = 0; b < 2; b++)
+            seen[ek_trainer_pick(t, step, b)]++;
+    for (int i = 0; i < RECORDS; i++)
+        assert_int_equal(seen[i], 2);
+    ek_trainer_close(t);
+}
+
+static void test_refusals(void **state)
+{
+    ek_trainer_need need = need_of(EK_LOSS_PAIR, EK_AGE_INPUT);
+    ek_trainer *t;
+    ek_train_stats x;
+    ek_err err;
+
+    (void)state;
+    assert_int_equal(ek_trainer_open(&t, &need, &err), EK_EASKED); /* not a static priority */
+    need = need_of(EK_LOSS_PAIR, EK_AGE_EXP);
+    need.keep = 400; /* no position has so many eligible tokens */
+    assert_int_equal(ek_trainer_open(&t, &need, &err), EK_OK);
+    assert_int_equal(ek_trainer_step(t, &x, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "no position to train on"));
+    ek_trainer_close(t);
+    t = open_trainer(EK_LOSS_LISTWISE, EK_AGE_EXP);
+    t->params[ek_params_at(&t->scorer, 4, 0, 0)] = NAN;
+    assert_int_equal(ek_trainer_step(t, &x, &err), EK_ENAN);
+    ek_trainer_close(t);
+}
+
+/* Nothing is allocated by the device in a steady loop. */
+static void test_steady(void **state)
+{
+    ek_trainer *t = open_trainer(EK_LOSS_LISTWISE, EK_AGE_EXP);
+
+    (void)state;
+    steps(t, 2);
+    const int64_t grown = dev->work_grown, bytes = dev->bytes;
+    steps(t, 5);
+    assert_int_equal(dev->work_grown, grown);
+    assert_int_equal(dev->bytes, bytes);
+    ek_trainer_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns), cmocka_unit_test(test_resume),
+                                       cmocka_unit_test(test_constants_and_order),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_steady)};
+    char path[64];
+    ek_err err;
+
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
+        mkdtemp(folder) == NULL)
+        return 77;
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ek_device_close(dev);
+    snprintf(path, sizeof path, "%s/checkpoint.safetensors", folder);
+    unlink(path);
+    rmdir(folder);
+    return failed;
+}
