@@ -6,6 +6,8 @@
  * change.  Positions past table_limit are computed on the spot. */
 #include "core/cpu/cpu.h"
 
+#include <assert.h>
+#include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +84,7 @@ static const ek_rope_table *table_for(ek_device *dev, int32_t last, int half,
     return t;
 }
 
-static void rotate_row(float *x, int heads, int half, const float *cs)
+static void rotate_scalar(float *x, int heads, int half, const float *cs)
 {
     for (int h = 0; h < heads; h++, x += 2 * half)
         for (int i = 0; i < half; i++) {
@@ -93,15 +95,35 @@ static void rotate_row(float *x, int heads, int half, const float *cs)
         }
 }
 
+/* The products are rounded as in the scalar form: the same bits. */
+EK_AVX2 static void rotate_avx2(float *x, int heads, int half, const float *cs)
+{
+    if (half % 8 != 0) {
+        rotate_scalar(x, heads, half, cs);
+        return;
+    }
+    for (int h = 0; h < heads; h++, x += 2 * half)
+        for (int i = 0; i < half; i += 8) {
+            const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
+            const __m256 c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(cs + half + i);
+
+            _mm256_storeu_ps(x + i, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
+            _mm256_storeu_ps(x + half + i, _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
+        }
+}
+
 enum { half_max = 512 };
 
 static void rope_table(ek_device *dev, float *x, size_t ldx, int m, int heads, int head_dim,
                        const int32_t *pos, const double *inv_freq)
 {
     const int half = head_dim / 2;
+    void (*rotate)(float *, int, int, const float *) =
+        dev->isa >= EK_ISA_AVX2 ? rotate_avx2 : rotate_scalar;
     const ek_rope_table *t = NULL;
     int32_t last = 0;
 
+    assert(half <= half_max);
     for (int r = 0; r < m; r++)
         if (pos[r] > last && pos[r] < table_limit)
             last = pos[r];
@@ -111,12 +133,12 @@ static void rope_table(ek_device *dev, float *x, size_t ldx, int m, int heads, i
         float *row = x + (size_t)r * ldx;
 
         if (t && pos[r] >= 0 && pos[r] < t->n_pos) {
-            rotate_row(row, heads, half, t->cs + (size_t)pos[r] * 2 * (size_t)half);
+            rotate(row, heads, half, t->cs + (size_t)pos[r] * 2 * (size_t)half);
         } else {
             float cs[2 * half_max];
 
             angles(cs, pos[r], half, inv_freq);
-            rotate_row(row, heads, half, cs);
+            rotate(row, heads, half, cs);
         }
     }
 }
