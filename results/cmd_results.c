@@ -273,18 +273,37 @@ static ek_code find_script(char *path, size_t size, ek_err *err)
                    "results/plot.py is not found; EVICTKIT_SHARE may name the source tree");
 }
 
+enum { NO_PYTHON = 127, NO_LIBRARY = 3 }; /* exit statuses */
+
+static ek_code run_program(const char *const *argv, int *status, ek_err *err)
+{
+    int raw = 0;
+    pid_t child;
+
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        execvp(argv[0], (char *const *)argv);
+        _exit(NO_PYTHON);
+    }
+    if (child < 0 || waitpid(child, &raw, 0) < 0)
+        return EK_FAIL(err, EK_EIO, "%s: %s", argv[0], strerror(errno));
+    *status = WIFEXITED(raw) ? WEXITSTATUS(raw) : 1;
+    return EK_OK;
+}
+
 static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err)
 {
+    static const char *const python[] = {"python3", "/usr/bin/python3"};
     char id[33], script[1100];
     const char *argv[12 + 2 * EK_EXPORT_METRICS];
-    int n = 0, status = 0;
-    pid_t child;
+    int n = 0, status = NO_PYTHON;
 
     (void)out;
     EK_TRY(at_most(o, 1, err));
     EK_TRY(ek_report_run(s, o->word[0], "evaluate", id, err));
     EK_TRY(find_script(script, sizeof script, err));
-    argv[n++] = "python3";
+    argv[n++] = NULL;
     argv[n++] = script;
     argv[n++] = "--db";
     argv[n++] = o->db;
@@ -297,24 +316,20 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
         argv[n++] = o->metric[i];
     }
     argv[n] = NULL;
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        execvp(argv[0], (char *const *)argv);
-        _exit(127);
+    /* A python3 that comes first in PATH may lack the system's packages. */
+    for (size_t i = 0; i < EK_COUNT(python) && (status == NO_PYTHON || status == NO_LIBRARY); i++) {
+        argv[0] = python[i];
+        EK_TRY(run_program(argv, &status, err));
     }
-    if (child < 0 || waitpid(child, &status, 0) < 0)
-        return EK_FAIL(err, EK_EIO, "python3: %s", strerror(errno));
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return EK_OK;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    if (status == NO_PYTHON)
         return EK_FAIL(err, EK_EIO, "plot needs python3, which is not installed");
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 3)
+    if (status == NO_LIBRARY)
         return EK_FAIL(err, EK_EIO,
                        "plot needs matplotlib: apt-get install python3-matplotlib, or "
                        "pip install matplotlib");
-    return EK_FAIL(err, WIFEXITED(status) && WEXITSTATUS(status) == 2 ? EK_EASKED : EK_EIO,
-                   "the plot was not made (see above)");
+    if (status != 0)
+        return EK_FAIL(err, status == 2 ? EK_EASKED : EK_EIO, "%s", ""); /* plot.py said why */
+    return EK_OK;
 }
 
 /* ---- the command ---- */
@@ -366,8 +381,11 @@ int ek_cmd_results(int argc, char **argv)
     }
     for (size_t i = 0; i < EK_COUNT(subcommands); i++) {
         names[i] = subcommands[i].name;
-        if (strcmp(argv[1], names[i]) == 0)
-            return run_command(&subcommands[i], argc, argv, &err) == EK_OK ? 0 : ek_cmd_fail(&err);
+        if (strcmp(argv[1], names[i]) == 0) {
+            if (run_command(&subcommands[i], argc, argv, &err) == EK_OK)
+                return 0;
+            return err.msg[0] ? ek_cmd_fail(&err) : ek_err_exit(err.code);
+        }
     }
     near = ek_nearest(argv[1], names, (int)EK_COUNT(names));
     fprintf(stderr, "evictkit: results: no subcommand \"%s\"%s%s%s\n", argv[1],

@@ -11,6 +11,15 @@ static ek_code no_memory(ek_err *err)
     return EK_FAIL(err, EK_ENOMEM, "export: out of memory");
 }
 
+static ek_code no_aggregates(const char *run, ek_err *err)
+{
+    return EK_FAIL(
+        err, EK_EASKED,
+        "run %.8s has no aggregates; `evictkit results rebuild %.8s` makes them from its "
+        "samples",
+        run, run);
+}
+
 static void number(ek_text *out, double x)
 {
     char text[40];
@@ -84,7 +93,8 @@ static ek_code export_csv(ek_store *store, const char *run, ek_text *out, ek_err
     const ek_sql p = ek_sql_text(run);
     csv c = {.out = out};
 
-    return ek_store_sql(store, sql, &p, 1, take_csv, &c, err);
+    EK_TRY(ek_store_sql(store, sql, &p, 1, take_csv, &c, err));
+    return c.rows > 0 ? EK_OK : no_aggregates(run, err);
 }
 
 /* ---- jsonl ---- */
@@ -375,7 +385,9 @@ static ek_code export_md(ek_store *store, const ek_export *how, ek_text *out, ek
     scores s = {.how = how};
     ek_code code = ek_store_sql(store, sql, &p, 1, take_score, &s, err);
 
-    if (code == EK_OK && s.n > 0) {
+    if (code == EK_OK && s.n == 0)
+        code = no_aggregates(how->run, err);
+    if (code == EK_OK) {
         score *sorted = s.row;
 
         /* qsort is not stable everywhere; the order within a budget is found by position. */

@@ -38,7 +38,7 @@ LOWER = {"Mean KLD", "99% KLD", "Mean PPL ratio", "PPL", "Maximum KLD", "Median 
 
 
 def fail(text):
-    print("plot: " + text, file=sys.stderr)
+    print("evictkit: plot: " + text, file=sys.stderr)
     sys.exit(2)
 
 
@@ -171,6 +171,8 @@ def main():
     rows, model = read(a.db, a.run)
     todo = panels(rows, a.metric)
     if not todo:
+        if not rows:
+            fail("run %.8s has no aggregates; `evictkit results rebuild` makes them from its samples" % a.run)
         fail("run %.8s has no %s to draw" % (a.run, " or ".join(a.metric) if a.metric else "scores under a budget"))
     plt.rcParams.update({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "evictkit"})
     order, look, learned = styles(rows)
@@ -201,7 +203,7 @@ def main():
     try:
         save(fig, a.out)
     except OSError as e:
-        print("plot: %s" % e, file=sys.stderr)
+        print("evictkit: plot: %s" % e, file=sys.stderr)
         sys.exit(1)
 
 

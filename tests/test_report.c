@@ -448,6 +448,22 @@ static void lists_and_shows(void **state)
     ek_text_clear(&out);
 }
 
+static void metrics_have_units_and_directions(void **state)
+{
+    static const char units[] = "percent nat ratio bytes tok/s ns count";
+
+    (void)state;
+    for (const ek_metric *m = ek_metrics; m->name; m++) {
+        assert_non_null(strstr(units, m->unit));
+        assert_true(m->scale == (strcmp(m->unit, "percent") == 0 ? 100 : 1));
+        assert_true(strchr(m->name, '*') || ek_metric_find(m->name) == m);
+    }
+    assert_string_equal(ek_metric_find("FMM128")->name, "FMM*");
+    assert_int_equal(ek_metric_find("Mean KLD")->better, -1);
+    assert_int_equal(ek_metric_find("recall@64")->better, 1);
+    assert_int_equal(ek_metric_find("something new")->better, 0);
+}
+
 static void columns_align(void **state)
 {
     ek_grid g = {.n_cols = 3};
@@ -490,6 +506,7 @@ int main(void)
         TEST(folders_are_written),
         TEST(the_ready_queries_run),
         TEST(lists_and_shows),
+        cmocka_unit_test(metrics_have_units_and_directions),
         cmocka_unit_test(columns_align),
     };
 
