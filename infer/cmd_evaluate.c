@@ -186,7 +186,7 @@ static ek_code evaluate(const arguments *a, ek_eval *ev, const ek_eval_config *c
             printf("run %.8s is complete: evictkit results compare %.8s --db %s\n", ev->run,
                    ev->run, config->results);
         else if (code == EK_ESTOPPED)
-            ek_err_in(err, "everything finished is stored, --resume goes on");
+            code = ek_err_in(err, "everything finished is stored, --resume goes on");
     }
     ek_store_close(store);
     return code;

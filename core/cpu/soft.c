@@ -193,7 +193,7 @@ EK_AVX512 static void prob_avx512(float *x, const float *lse, int group, size_t 
     for (int j = 0; j < 16 * group; j++)
         turn[j] = lse[j % group];
     for (int j = 0; i < n; i += 16, j = j + 1 == group ? 0 : j + 1) {
-        const __mmask16 real = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __mmask16 real = (__mmask16)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffffu);
         const __m512 z =
             _mm512_sub_ps(_mm512_maskz_loadu_ps(real, x + i), _mm512_loadu_ps(turn + 16 * j));
 

@@ -174,8 +174,7 @@ EK_AVX512 static void values_avx512(void *tile, ek_dtype to, const void *x, ek_d
         return;
     }
     for (int d = 0; d < dim; d += 16) {
-        const __mmask16 real =
-            dim - d < 16 ? (__mmask16)((1u << (dim - d)) - 1) : (__mmask16)0xffff;
+        const __mmask16 real = (__mmask16)(dim - d < 16 ? (1u << (dim - d)) - 1 : 0xffffu);
         float *col = out + (size_t)(d / EK_PANEL) * EK_TILE * EK_PANEL + d % EK_PANEL;
 
         for (int j = 0; j < EK_TILE; j++) {
