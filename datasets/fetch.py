@@ -355,13 +355,14 @@ def apt(arguments, **more):
 
 
 def fetch_package(name, cache):
-    """The newest .deb of that name in the cache, downloaded if none is there; None if the archive
-    has no such package."""
-    have = sorted(cache.glob(f"{name}_*.deb"))
-    if have and run(["dpkg-deb", "-I", str(have[-1])]).returncode == 0:
-        return have[-1]
+    """The .deb of that name in the cache, downloaded if none is there; None if the archive has no
+    such package."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise Failure("the texts come from Debian packages, and apt-get or dpkg-deb is not here")
+    for deb in sorted(cache.glob(f"{name}_*.deb"), reverse=True):
+        if run(["dpkg-deb", "-c", str(deb)]).returncode == 0:
+            return deb
+        deb.unlink()  # a download that broke off
     print(f"texts: downloading {name}", flush=True)
     done = apt(["download", name], cwd=cache)
     if done.returncode != 0 and os.geteuid() == 0 and not fetch_package.updated:
