@@ -100,7 +100,7 @@ EK_AVX512 static void sum_run_avx512(sums *s, const float *base, const float *x,
     __m512 sum_base = _mm512_setzero_ps(), sum = sum_base, diff = sum_base;
 
     for (int i = 0; i < n; i += 16) {
-        const __mmask16 real = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __mmask16 real = (__mmask16)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffffu);
         const __m512 none = _mm512_set1_ps(-INFINITY);
         const __m512 b = _mm512_mask_loadu_ps(none, real, base + i);
         const __m512 v = _mm512_mask_loadu_ps(none, real, x + i);

@@ -147,7 +147,7 @@ EK_AVX2 static double exp_sum_avx2(float *y, const float *x, float shift, size_t
 
 EK_AVX512 EK_INLINE __mmask16 part_avx512(size_t left)
 {
-    return left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+    return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
 }
 
 EK_AVX512 EK_INLINE __m512 sigmoid_avx512(__m512 x)
