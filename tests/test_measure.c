@@ -276,6 +276,29 @@ static void tova_drops_the_argmin_of_the_mean_row(void **state)
     ek_toy_close(&t);
 }
 
+/* and the score itself is the mean over all query heads, in every head. */
+static void tova_scores_all_heads_alike(void **state)
+{
+    static const float prob[] = {.9f, .1f, .3f, .3f, .2f, .4f, .6f, .1f};
+    ek_device *dev = ek_toy_device();
+    const ek_measure m = ek_row_of("tova");
+    float out[4];
+    ek_err err;
+    ek_hand a;
+
+    (void)state;
+    ek_hand_make(&a, 2, 2, 2, 2);
+    ek_measure_step(&m, dev, &a.view, prob, a.carry, NULL);
+    ek_ok(ek_measure_score(&m, dev, &a.view, out, &err), &err);
+    for (int h = 0; h < 2; h++) {
+        assert_true(ek_near_by(out[2 * h], (.9 + .1 + .2 + .4) / 4, 1e-6));
+        assert_true(ek_near_by(out[2 * h + 1], (.3 + .3 + .6 + .1) / 4, 1e-6));
+    }
+    a.n[1] = 1; /* heads that hold different numbers have no mean */
+    assert_int_equal(ek_measure_score(&m, dev, &a.view, out, &err), EK_EBROKEN);
+    ek_device_close(dev);
+}
+
 /* SN2: a sum over the window selects what the mean selects.  The window is min(64, n / 2). */
 static void snapkv_window_sum_and_mean_select_the_same(void **state)
 {
@@ -382,6 +405,7 @@ int main(void)
         cmocka_unit_test(sums_freeze_on_early_tokens),
         cmocka_unit_test(sums_do_not_depend_on_chunks),
         cmocka_unit_test(tova_drops_the_argmin_of_the_mean_row),
+        cmocka_unit_test(tova_scores_all_heads_alike),
         cmocka_unit_test(snapkv_window_sum_and_mean_select_the_same),
         cmocka_unit_test(nan_is_refused_by_place),
         cmocka_unit_test(lanes_are_shared_by_what_they_remember),

@@ -68,7 +68,8 @@ static void budgets_are_exact(void **state)
 /* sinks 4, recent 64: B 128 -> 4, 64; 32 -> 4, 28; 2 -> 1, 1; 1 -> 0, 1. */
 static void protection_shrinks_to_the_budget(void **state)
 {
-    static const int32_t cases[][3] = {{128, 4, 64}, {32, 4, 28}, {2, 1, 1}, {1, 0, 1}, {5, 4, 1}};
+    static const int32_t cases[][3] = {{128, 4, 64}, {66, 4, 62}, {32, 4, 28},
+                                       {2, 1, 1},    {1, 0, 1},   {5, 4, 1}};
     ek_method m = *ek_method_find("recency");
     int32_t sinks, recent;
 
@@ -152,7 +153,7 @@ static void selection_is_the_head_of_a_sort(void **state)
     assert_true(differ > 300);
 }
 
-/* A scorer whose scores are the carry-free numbers put here by a test. */
+/* A scorer whose scores are the numbers put here by a test, at 512 h + 128 layer + position. */
 static float given[4096];
 static float given_mass[8];
 
@@ -162,7 +163,7 @@ static ek_code given_score(const ek_scorer *s, const ek_view *in, float *out, ek
     (void)err;
     for (int h = 0; h < in->n_heads; h++)
         for (int32_t j = 0; j < in->n[h]; j++)
-            out[in->first[h] + j] = given[h * 512 + in->pos[in->first[h] + j]];
+            out[in->first[h] + j] = given[h * 512 + in->pos[in->first[h] + j] + 128 * in->layer];
     return EK_OK;
 }
 
@@ -236,7 +237,8 @@ static void protection_is_a_mask(void **state)
         b.p.method.protect = (ek_protect){.sinks = 4, .recent = 6};
         for (int h = 0; h < 2; h++)
             for (int j = 0; j < 50; j++)
-                given[h * 512 + j] = worst && (j < 4 || j >= 44) ? -1e30f : 3;
+                given[h * 512 + j] = given[h * 512 + 128 + j] =
+                    worst && (j < 4 || j >= 44) ? -1e30f : 3;
         ek_ok(plan_bench(&b, 15, &err), &err);
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < 15; j++)
@@ -372,6 +374,54 @@ static void heads_share_a_layer(void **state)
     }
 }
 
+/* One set for a layer or the model ranks the mean over its lists. */
+static void one_set_ranks_the_mean(void **state)
+{
+    bench b;
+    ek_err err;
+
+    (void)state;
+    open_bench(&b, 2, 2, 10);
+    for (int h = 0; h < 2; h++)
+        for (int l = 0; l < 2; l++) {
+            given[h * 512 + l * 128 + 3] = h == 0 ? 9 : -2;  /* 3.5 on average */
+            given[h * 512 + l * 128 + 5] = l == 0 ? -7 : 16; /* -7 in layer 0, 4.5 on average */
+            given[h * 512 + l * 128 + 7] = 4;
+        }
+    for (int g = EK_SET_PER_HEAD; g <= EK_SET_PER_MODEL; g++) {
+        static const int32_t best[3][4] = {{3, 7, 5, 5}, {7, 7, 5, 5}, {5, 5, 5, 5}};
+
+        b.p.method.granularity = (ek_granularity)g;
+        ek_ok(plan_bench(&b, 1, &err), &err);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(b.plan.slot[i], best[g][i]);
+    }
+    close_bench(&b);
+}
+
+/* A head that holds less than its floor keeps all of it, and the others take its share. */
+static void a_short_head_leaves_room_to_others(void **state)
+{
+    bench b;
+    ek_err err;
+
+    (void)state;
+    open_bench(&b, 1, 2, 40);
+    ek_ok(plan_bench(&b, 40, &err), &err);
+    memmove(b.plan.slot + 1, b.plan.slot + 40, 40 * sizeof *b.plan.slot);
+    b.plan.first[1] = 1;
+    b.plan.first[2] = 41;
+    ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+    b.p.method.budget = EK_SHARE_LAYER;
+    b.p.method.protect.recent = 2;
+    ek_ok(plan_bench(&b, 15, &err), &err);
+    assert_int_equal(b.plan.first[1], 1);
+    assert_int_equal(b.plan.first[2], 30);
+    ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+    ek_ok(ek_policy_check(&b.p, &b.plan, NULL, &b.c, 15, &err), &err);
+    close_bench(&b);
+}
+
 /* Ties across heads go to the lower head, within a head to the younger. */
 static void shared_ties_go_to_the_lower_head(void **state)
 {
@@ -453,6 +503,7 @@ static void plans_come_when_due(void **state)
         p.method.when.every = 4;
         assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 5, 0, &b.c, ENTRIES), hold);
         assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 8, 0, &b.c, ENTRIES), d != EK_DECODE_GROW);
+        assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 5, 1, &b.c, ENTRIES), d != EK_DECODE_ROW);
         p.method = *ek_method_find("inertiakv");
         assert_int_equal(ek_policy_due(&p, EK_AT_PREFILL_END, 0, 1, &b.c, ENTRIES), 0);
         assert_int_equal(ek_policy_due(&p, EK_AT_STEP, 1, 1, &b.c, ENTRIES), 1);
@@ -476,6 +527,8 @@ int main(void)
         cmocka_unit_test(streaming_survives_repeated_cuts),
         cmocka_unit_test(a_window_of_zero_is_legal),
         cmocka_unit_test(heads_share_a_layer),
+        cmocka_unit_test(one_set_ranks_the_mean),
+        cmocka_unit_test(a_short_head_leaves_room_to_others),
         cmocka_unit_test(shared_ties_go_to_the_lower_head),
         cmocka_unit_test(lies_are_found),
         cmocka_unit_test(plans_come_when_due),
