@@ -21,7 +21,7 @@ enum { WORDS = 3 };
 typedef struct options {
     const char *db, *out, *base, *against, *method, *metric[EK_EXPORT_METRICS], *seed;
     const char *word[WORDS]; /* after the subcommand */
-    int n_words, n_metrics, force;
+    int n_words, n_metrics, force, measured;
 } options;
 
 static const char help[] =
@@ -32,7 +32,7 @@ static const char help[] =
     "       evictkit results query SQL|FILE.sql [RUN]     (?1 in the SQL is the run)\n"
     "       evictkit results export csv|jsonl|md|kvpress|lm-eval [RUN] [-o FILE|FOLDER]\n"
     "                                [--metric NAME]...   (columns of md)\n"
-    "       evictkit results plot [RUN] [-o FILE.png] [--metric NAME]...\n"
+    "       evictkit results plot [RUN] [-o FILE.png] [--metric NAME]... [--measured]\n"
     "       evictkit results rebuild [RUN|all]            aggregates anew, from the samples\n"
     "\n"
     "RUN is `last` (what is meant if it is absent), an id or the beginning of one.\n"
@@ -92,6 +92,10 @@ static ek_code take_option(options *o, int argc, char **argv, int *i, ek_err *er
     }
     if (strcmp(argv[*i], "--force") == 0) {
         o->force = 1;
+        return EK_OK;
+    }
+    if (strcmp(argv[*i], "--measured") == 0) {
+        o->measured = 1;
         return EK_OK;
     }
     return EK_FAIL(err, EK_EASKED, "results: unknown option %s; evictkit results --help lists them",
@@ -315,6 +319,8 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
         argv[n++] = "--metric";
         argv[n++] = o->metric[i];
     }
+    if (o->measured)
+        argv[n++] = "--measured";
     argv[n] = NULL;
     /* A python3 that comes first in PATH may lack the system's packages. */
     for (size_t i = 0; i < EK_COUNT(python) && (status == NO_PYTHON || status == NO_LIBRARY); i++) {

@@ -153,8 +153,12 @@ ek_code ek_comparison_print_budget(ek_comparison *c, int first, int last, ek_err
     if (code == EK_OK) {
         ek_grid_print(&g, "  ", c->out);
         if (most > 0)
-            ek_text_add(c->out, "  differences one could see here (2.8 SE): %s of %.*f to %.*f\n",
-                        c->frame.name[c->metric[0]], m->digits, 2.8 * least, m->digits, 2.8 * most);
+            ek_text_add(c->out, "  differences of %s one could see here (2.8 SE): %.*f",
+                        c->frame.name[c->metric[0]], m->digits, 2.8 * least);
+        if (most > least)
+            ek_text_add(c->out, " to %.*f, by method", m->digits, 2.8 * most);
+        if (most > 0)
+            ek_text_add(c->out, "\n");
     }
     ek_grid_clear(&g);
     free(row);

@@ -345,7 +345,8 @@ static ek_code markdown(const scores *s, ek_text *out, ek_err *err)
         const score *x = &s->row[column[c]];
 
         percent &= ek_metric_find(x->name)->scale == 100;
-        ek_text_add(out, " | %s/%s", x->suite, x->task);
+        ek_text_add(out, " | %s%s%s", strcmp(x->suite, x->task) ? x->suite : "",
+                    strcmp(x->suite, x->task) ? "/" : "", x->task);
         if (x->length)
             ek_text_add(out, " %lld", (long long)x->length);
         ek_text_add(out, ": %s", x->name);

@@ -5,7 +5,8 @@ usage: plot.py --db FILE --run ID --out FILE.png [--metric NAME]...     (normall
 
 One panel per task and metric, one line a method, 95 % bootstrap intervals as error bars, a dashed line for
 full cache.  Learned methods are thick and filled, rules thin and hollow, oracles dotted.  The kept fraction
-is the measured one.  Writes FILE.png and FILE.svg.  Exit status: 0; 2 nothing to draw; 3 no matplotlib.
+is the one asked for (what is kept equals it, or the run stops); --measured takes kept / seen, mean over
+steps, which answers that are added to the cache raise.  Writes FILE.png and FILE.svg.  Exit status: 0; 2 nothing to draw; 3 no matplotlib.
 """
 import argparse
 import os
@@ -48,10 +49,11 @@ def arguments():
     p.add_argument("--run", required=True)
     p.add_argument("--out", required=True)
     p.add_argument("--metric", action="append", default=[])
+    p.add_argument("--measured", action="store_true")
     return p.parse_args()
 
 
-def read(db, run):
+def read(db, run, measured):
     """Rows of v_score as dictionaries; the file is opened for reading only."""
     uri = "file:" + os.path.abspath(db).replace("%", "%25").replace("?", "%3f").replace("#", "%23") + "?mode=ro"
     try:
@@ -59,8 +61,9 @@ def read(db, run):
         con.row_factory = sqlite3.Row
         rows = con.execute(
             "SELECT suite, task, variant, length, query_aware, seed, method, policy, learned, name, value,"
-            " ci_lo, ci_hi, n, coalesce(keep_measured, keep) AS kept"
-            " FROM v_score WHERE run = ? AND value IS NOT NULL ORDER BY cell, name", (run,)).fetchall()
+            " ci_lo, ci_hi, n, %s AS kept"
+            " FROM v_score WHERE run = ? AND value IS NOT NULL ORDER BY cell, name"
+            % ("coalesce(keep_measured, keep)" if measured else "coalesce(keep, keep_measured)"), (run,)).fetchall()
         model = con.execute("SELECT model FROM run WHERE id = ?", (run,)).fetchone()
     except sqlite3.Error as e:
         fail("%s: %s" % (db, e))
@@ -107,7 +110,7 @@ def number(x, _=None):
     return "%.4g" % x
 
 
-def draw_panel(ax, rows, key, name, order, look, learned):
+def draw_panel(ax, rows, key, name, order, look, learned, measured):
     mine = [r for r in rows if name == r["name"] and key ==
             (r["suite"], r["task"], r["variant"], r["length"], r["query_aware"], r["seed"])]
     n, kept_all, low = 0, set(), []
@@ -141,8 +144,8 @@ def draw_panel(ax, rows, key, name, order, look, learned):
     if len(ticks) <= 8:
         ax.set_xticks(ticks)
         ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(number))
-    ax.set_xlabel("kept fraction of the cache (measured)")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "%.3g" % x))
+    ax.set_xlabel("kept fraction (measured, mean over steps)" if measured else "kept fraction of the cache")
     ax.set_ylabel(LABEL.get(name, name) + (", lower is better" if name in LOWER or name.startswith("FMM") else ""))
     suite, task, variant, length, aware, _ = key
     ax.set_title("%s%s%s%s, n = %d" % (task if suite == task else suite + " / " + task, " (%s)" % variant if variant else "",
@@ -168,7 +171,7 @@ def save(fig, out):
 
 def main():
     a = arguments()
-    rows, model = read(a.db, a.run)
+    rows, model = read(a.db, a.run, a.measured)
     todo = panels(rows, a.metric)
     if not todo:
         if not rows:
@@ -184,7 +187,7 @@ def main():
     beside = fig.add_subplot(grid[:, columns])
     beside.axis("off")
     for ax, (key, name) in zip(flat, todo):
-        draw_panel(ax, rows, key, name, order, look, learned)
+        draw_panel(ax, rows, key, name, order, look, learned, a.measured)
     for ax in flat[len(todo):]:
         ax.axis("off")
     handles, labels = {}, []
