@@ -52,6 +52,7 @@ static ek_train_set settings(char *out)
                            .valid = 1,
                            .length = 320,
                            .cut = 160,
+                           .cuts = 2,
                            .horizon = 48,
                            .facts = 1,
                            .passage = 16,

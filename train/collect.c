@@ -60,13 +60,20 @@ void ek_collect_close(ek_collect *c)
     *c = (ek_collect){0};
 }
 
+typedef struct targets { /* of one sequence: one per cut */
+    ek_target cut[EK_DATA_CUTS];
+    int n;
+} targets;
+
 static ek_code tap(void *ctx, const ek_tap_layer *t, ek_err *err)
 {
     const ek_attn_row *row = &t->row[0];
+    targets *all = ctx;
 
     (void)err;
-    ek_target_add(ctx, &row->view, (int64_t)row->view.next_pos - row->n_new, row->n_new, row->q,
-                  t->ldq, row->lse);
+    for (int m = 0; m < all->n; m++)
+        ek_target_add(&all->cut[m], &row->view, (int64_t)row->view.next_pos - row->n_new,
+                      row->n_new, row->q, t->ldq, row->lse);
     return EK_OK;
 }
 
@@ -91,15 +98,14 @@ static void add_answers(ek_collect *c, const ek_sequence *s, int from, int n)
         }
 }
 
-static ek_code read_sequence(ek_collect *c, const ek_sequence *s, ek_target *target, ek_err *err)
+static ek_code read_sequence(ek_collect *c, const ek_sequence *s, targets *all, ek_err *err)
 {
-    const ek_tap observer = {.layer = tap, .ctx = target};
-    const int measure = s->retrieval && c->measured < c->need.answers;
+    const ek_tap observer = {.layer = tap, .ctx = all};
+    const int measure = s->retrieval && s->cut[0] > 0 && c->measured < c->need.answers;
 
-    for (int at = 0; at < s->n;) {
-        const int after = s->cut > 0 && at >= s->cut; /* the cut is a seam between passes */
-        const int end = s->cut > 0 && !after ? s->cut : s->n;
-        const int wants = measure && at >= s->cut;
+    for (int at = 0; at < s->n;) { /* where logits are asked, the cut is a seam between passes */
+        const int wants = measure && at >= s->cut[0];
+        const int end = measure && !wants ? s->cut[0] : s->n;
         const int most = wants ? LOGITS : CHUNK, n = end - at < most ? end - at : most;
         const ek_feed feed = {.cache = &c->cache,
                               .tok = s->tok + at,
@@ -208,11 +214,12 @@ static void fill_layer(ek_collect *c, int64_t number, int layer, const ek_target
     }
 }
 
-static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, ek_target *target,
-                    ek_record *out, ek_err *err)
+static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, int m,
+                    const ek_target *target, ek_record *out, ek_err *err)
 {
     const int all = ek_target_count(target) - c->need.sinks, most = ek_collect_entries(&c->need);
-    const int n = s->cut > 0 && c->need.set.entries > 0 && all > most ? most : all;
+    const int cut = s->cut[m];
+    const int n = cut > 0 && c->need.set.entries > 0 && all > most ? most : all;
     int32_t *pick;
     float *scratch;
     ek_record_head *head;
@@ -220,7 +227,7 @@ static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, ek_targ
     if (all < 8)
         return EK_FAIL(err, EK_EASKED,
                        "training sequence %lld: %d tokens before the cut leave %d to choose from",
-                       (long long)number, s->cut > 0 ? s->cut : s->n, all);
+                       (long long)number, cut > 0 ? cut : s->n, all);
     EK_TRY(
         ek_record_open(out, ek_model_dims(c->need.model), ek_model_storage(c->need.model), n, err));
     pick = malloc((size_t)all * sizeof *pick);
@@ -234,39 +241,74 @@ static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, ek_targ
     head = ek_record_edit(out);
     head->retrieval = s->retrieval;
     head->n_seq = s->n;
-    head->next_pos = s->cut > 0 ? s->cut : s->n;
-    head->whole = s->cut == 0;
+    head->next_pos = cut > 0 ? cut : s->n;
+    head->whole = cut == 0;
     head->number = number;
     for (int l = 0; l < out->dims.n_layers; l++)
-        fill_layer(c, number, l, target, all, out, pick, scratch);
+        fill_layer(c, number * EK_DATA_CUTS + m, l, target, all, out, pick, scratch);
     free(pick);
     free(scratch);
     return EK_OK;
 }
 
-ek_code ek_collect_record(ek_collect *c, int64_t i, ek_record *out, ek_err *err)
+static ek_code open_targets(ek_collect *c, const ek_sequence *s, targets *all, ek_err *err)
 {
     const ek_dims *d = ek_model_dims(c->need.model);
-    ek_target_need need = {.dims = *d, .set = c->need.target, .recent = c->need.recent};
-    ek_target target = {0};
+
+    for (all->n = 0; all->n < s->n_cuts; all->n++) {
+        const int cut = s->cut[all->n];
+        ek_target_need need = {.dims = *d,
+                               .set = c->need.target,
+                               .recent = c->need.recent,
+                               .n_seq = s->n,
+                               .cut = cut,
+                               .column = d->n_heads * (int)c->need.set.length};
+
+        if (cut > 0)
+            need.set.horizon = s->end[all->n] - cut;
+        EK_TRY(ek_target_open(&all->cut[all->n], &need, c->need.dev, err));
+    }
+    return EK_OK;
+}
+
+/* Records first_cut .. first_cut + n - 1 of sequence i. */
+static ek_code collect(ek_collect *c, int64_t i, int first_cut, int n, ek_record *out, ek_err *err)
+{
+    targets all = {.n = 0};
     ek_sequence s = {0};
+    int made = 0;
 
     EK_TRY(ek_data_sequence(c->need.data, i, &s, err));
-    need.n_seq = s.n;
-    need.cut = s.cut;
-    if (s.cut > 0) /* all of the future that the sequence has */
-        need.set.horizon = s.n - s.cut;
-    need.column = d->n_heads * (int)c->need.set.length;
-    EK_CHECK(ek_target_open(&target, &need, c->need.dev, err));
-    EK_CHECK(read_sequence(c, &s, &target, err));
-    EK_CHECK(make(c, i, &s, &target, out, err));
-    c->target_seconds += target.seconds;
+    EK_CHECK(open_targets(c, &s, &all, err));
+    EK_CHECK(read_sequence(c, &s, &all, err));
+    for (; made < n; made++)
+        EK_CHECK(make(c, i, &s, first_cut + made, &all.cut[first_cut + made], &out[made], err));
     ek_cache_rewind(&c->cache, s.n);
-    ek_target_close(&target);
-    ek_sequence_clear(&s);
-    return EK_OK;
+    err->code = EK_OK;
 fail:
-    ek_target_close(&target);
+    for (int m = 0; m < all.n; m++) {
+        c->target_seconds += all.cut[m].seconds;
+        ek_target_close(&all.cut[m]);
+    }
     ek_sequence_clear(&s);
+    if (err->code == EK_OK)
+        return EK_OK;
+    while (made > 0)
+        ek_record_close(&out[--made]);
     return ek_err_in(err, "training sequence %lld", (long long)i);
+}
+
+ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_record *out, int *n, ek_err *err)
+{
+    *n = ek_data_cuts(c->need.data, i);
+    return collect(c, i, 0, *n, out, err);
+}
+
+ek_code ek_collect_record(ek_collect *c, int64_t r, ek_record *out, ek_err *err)
+{
+    int64_t i = 0;
+
+    for (; r >= ek_data_cuts(c->need.data, i); i++)
+        r -= ek_data_cuts(c->need.data, i);
+    return collect(c, i, (int)r, 1, out, err);
 }

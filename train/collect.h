@@ -1,7 +1,7 @@
 /* train/collect.h - from text to records: read a sequence with the frozen model, sum up what its
  * later queries pay, and keep keys, values and masses.
  *
- * Record i depends on (settings, seed, i) alone, so that a trace on disk, one in memory and none at
+ * Record r depends on (settings, seed, r) alone, so that a trace on disk, one in memory and none at
  * all (made anew each time) train the same scorer. */
 #ifndef EK_TRAIN_COLLECT_H
 #define EK_TRAIN_COLLECT_H
@@ -38,8 +38,10 @@ typedef struct ek_collect {
 
 ek_code ek_collect_open(ek_collect *c, const ek_collect_need *need, ek_err *err);
 void ek_collect_close(ek_collect *c);
-/* The caller closes the record. */
-ek_code ek_collect_record(ek_collect *c, int64_t i, ek_record *out, ek_err *err);
+/* All records of sequence i, room for EK_DATA_CUTS of them; the caller closes them. */
+ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_record *out, int *n, ek_err *err);
+/* Record r, counted over the records of all sequences; reads the sequence for it alone. */
+ek_code ek_collect_record(ek_collect *c, int64_t r, ek_record *out, ek_err *err);
 
 /* Entries per head of a record at most, and so its bytes at most. */
 int ek_collect_entries(const ek_collect_need *need);

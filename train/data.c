@@ -13,6 +13,7 @@ const ek_data_set ek_data_defaults = {.mix = 0.5,
                                       .valid = 0,
                                       .length = 2048,
                                       .cut = 1024,
+                                      .cuts = 1,
                                       .horizon = 512,
                                       .facts = 6,
                                       .passage = 64,
@@ -25,6 +26,7 @@ const ek_field ek_data_fields[] = {
     EK_INT(ek_data_set, valid, 0, 1 << 20, "sequences held out to watch the loss"),
     EK_INT(ek_data_set, length, 32, 1 << 20, "tokens of the longest sequence"),
     EK_INT(ek_data_set, cut, 0, 1 << 20, "least tokens before a cut; 0: whole sequences"),
+    EK_INT(ek_data_set, cuts, 1, EK_DATA_CUTS, "prose: cuts per sequence"),
     EK_INT(ek_data_set, horizon, 1, 1 << 20, "prose: tokens after the cut"),
     EK_INT(ek_data_set, facts, 1, EK_RETRIEVAL_MAX, "retrieval: facts hidden in a text"),
     EK_INT(ek_data_set, passage, 8, 4096, "retrieval: tokens of the passage repeated"),
@@ -160,20 +162,39 @@ int ek_data_is_retrieval(const ek_data *d, int64_t i)
     return (int64_t)((double)(i + 1) * d->set.mix) > (int64_t)((double)i * d->set.mix);
 }
 
+int ek_data_cuts(const ek_data *d, int64_t i)
+{
+    return d->set.cut > 0 && !ek_data_is_retrieval(d, i) ? (int)d->set.cuts : 1;
+}
+
+/* One cut at a random place of each of `cuts` equal stretches; text ends where it last counts. */
+static void place_cuts(const ek_data *d, int64_t i, ek_sequence *out)
+{
+    const int64_t first = d->set.cut, span = d->set.length - d->set.horizon - first + 1;
+    const uint64_t stream = ek_rng_stream("cuts", (uint64_t)i, 0);
+
+    out->n_cuts = ek_data_cuts(d, i);
+    for (int m = 0; m < out->n_cuts && first > 0; m++) {
+        const int64_t lo = span * m / out->n_cuts, hi = span * (m + 1) / out->n_cuts;
+
+        out->cut[m] = (int)(first + lo +
+                            (int64_t)ek_rng_below((uint64_t)(hi > lo ? hi - lo : 1), d->seed,
+                                                  stream, (uint64_t)m));
+        out->end[m] = out->cut[m] + (int)d->set.horizon;
+    }
+    if (first == 0)
+        out->end[0] = (int)d->set.length;
+    out->n = out->end[out->n_cuts - 1];
+}
+
 static ek_code prose(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
 {
-    const uint64_t stream = ek_rng_stream("prose", 0, 0);
-    int64_t n = d->set.length, cut = 0;
+    ek_sequence s = {0};
     ek_window w;
     ek_tokens t = {0};
 
-    if (d->set.cut > 0) {
-        const int64_t most = d->set.length - d->set.horizon;
-
-        cut = d->set.cut + (int64_t)ek_rng_below((uint64_t)(most - d->set.cut + 1), d->seed, stream,
-                                                 (uint64_t)i);
-        n = cut + d->set.horizon;
-    }
+    place_cuts(d, i, &s);
+    const int64_t n = s.n;
     /* English has about 4.3 bytes a token; a window that turns out short is cut out longer. */
     for (int64_t bytes = n * 5;; bytes += bytes / 2) {
         EK_TRY(ek_texts_window(&w, &d->texts, (size_t)bytes, d->seed, i, err));
@@ -183,7 +204,8 @@ static ek_code prose(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
         if (t.n >= n)
             break;
     }
-    *out = (ek_sequence){.tok = t.id, .n = (int)n, .cut = (int)cut};
+    s.tok = t.id;
+    *out = s;
     free(t.at);
     return EK_OK;
 fail:
@@ -220,8 +242,9 @@ static ek_code render(ek_data *d, const ek_retrieval *r, ek_sequence *out, ek_er
         at += add_part(part, &n, r->turn[i].answer, EK_TOK_LOSSY);
     }
     EK_TRY(ek_tokenizer_encode_parts(d->tok, part, n, &t, err));
-    *out = (ek_sequence){.retrieval = 1, .n = (int)t.n, .n_answers = n_answers};
-    out->cut = d->set.cut > 0 ? (int)ek_tokens_from(&t, (int64_t)question) : 0;
+    *out = (ek_sequence){.retrieval = 1, .n = (int)t.n, .n_answers = n_answers, .n_cuts = 1};
+    out->cut[0] = d->set.cut > 0 ? (int)ek_tokens_from(&t, (int64_t)question) : 0;
+    out->end[0] = out->n;
     for (int i = 0; i < n_answers; i++) {
         out->answer[i][0] = (int)ek_tokens_from(&t, (int64_t)begin[i]);
         out->answer[i][1] = (int)ek_tokens_from(&t, (int64_t)end[i]);

@@ -2,7 +2,7 @@
  *
  * Sequence i comes from (seed, i) alone.  At a cut (methods.md 2.11) everything before it may be
  * forgotten and everything after it is the future that decides what should have been kept: for
- * prose a random place with `horizon` tokens behind it, for retrieval text right before the first
+ * prose random places with `horizon` tokens behind them, for retrieval text right before the first
  * question.  cut 0: whole sequences of `length` tokens, for losses that rank over time. */
 #ifndef EK_TRAIN_DATA_H
 #define EK_TRAIN_DATA_H
@@ -21,6 +21,7 @@ typedef struct ek_data_set {
     int64_t valid;     /* more of them, held out to watch the loss */
     int64_t length;    /* tokens of the longest sequence, future included */
     int64_t cut;       /* least tokens before a cut; 0: whole sequences */
+    int64_t cuts;      /* prose: cuts per sequence, each a record: one reading serves them all */
     int64_t horizon;   /* prose: tokens after the cut */
     int64_t facts;     /* retrieval: facts hidden in a text */
     int64_t passage;   /* retrieval: tokens of the passage repeated at the end */
@@ -29,12 +30,14 @@ typedef struct ek_data_set {
 extern const ek_data_set ek_data_defaults;
 extern const ek_field ek_data_fields[];
 
-enum { EK_DATA_ANSWERS = 32 };
+enum { EK_DATA_ANSWERS = 32, EK_DATA_CUTS = 8 };
 
 typedef struct ek_sequence {
     int retrieval;
-    int32_t *tok;                              /* (n) owned */
-    int n, cut;                                /* cut 0: whole */
+    int32_t *tok; /* (n) owned */
+    int n;
+    int n_cuts;                                /* a whole sequence has one cut, at 0 */
+    int cut[EK_DATA_CUTS], end[EK_DATA_CUTS];  /* ascending; queries cut .. end - 1 count */
     int n_answers, answer[EK_DATA_ANSWERS][2]; /* first token and one past the last */
 } ek_sequence;
 void ek_sequence_clear(ek_sequence *s);
@@ -47,6 +50,7 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
 void ek_data_close(ek_data *d);
 ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err);
 int ek_data_is_retrieval(const ek_data *d, int64_t i);
+int ek_data_cuts(const ek_data *d, int64_t i); /* records that sequence i makes */
 /* Of texts, templates, settings and seed: 32 hex digits. */
 const char *ek_data_hash(const ek_data *d);
 const char *ek_data_template_hash(const ek_data *d);

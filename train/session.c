@@ -35,8 +35,7 @@ typedef struct session {
     char id[33]; /* its hash: names the run */
     char target_hash[33];
     char *checkpoint, *weights_json, *weights_bin, *trace_path;
-    int64_t n_all; /* records, held-out ones included */
-    int new_checkpoint;
+    int64_t n_train, n_valid; /* records */
 } session;
 
 static void say(const session *s, const char *fmt, ...) EK_PRINTF(2, 3);
@@ -126,10 +125,13 @@ static ek_code open_session(session *s, ek_err *err)
         s->weights_bin == NULL || s->trace_path == NULL)
         return EK_FAIL(err, EK_ENOMEM, "a training run");
     ek_hash128(s->id, s->text, strlen(s->text));
-    s->n_all = set->data.sequences + set->data.valid;
     EK_TRY(ek_model_open(&s->model, set->model, s->dev, EK_BF16, err));
     EK_TRY(ek_tokenizer_open(&s->tok, ek_model_gguf(s->model), err));
     EK_TRY(ek_data_open(&s->data, &set->data, set->seed, ek_model_gguf(s->model), s->tok, err));
+    for (int64_t i = 0; i < set->data.sequences; i++)
+        s->n_train += ek_data_cuts(s->data, i);
+    for (int64_t i = 0; i < set->data.valid; i++)
+        s->n_valid += ek_data_cuts(s->data, set->data.sequences + i);
     need.model = s->model;
     need.data = s->data;
     ek_collect_target_hash(&need, s->target_hash);
@@ -157,19 +159,19 @@ static void say_plan(const session *s)
     const double record =
         (double)ek_record_bytes(ek_model_dims(s->model), ek_model_storage(s->model), entries);
     const ek_scorer scorer = scorer_of(s);
-    const double per_epoch = (double)set->data.sequences;
+    const int64_t n = s->n_train + s->n_valid;
 
     say(s, "scorer      %s, %zu parameters over %d layers x %d heads", scorer.cls->name,
         ek_params_size(&scorer), scorer.dims.n_layers, scorer.dims.n_heads);
     say(s, "data        %lld sequences of up to %lld tokens, %.0f %% retrieval text; %lld held out",
         (long long)set->data.sequences, (long long)set->data.length, 100 * set->data.mix,
         (long long)set->data.valid);
-    say(s, "records     up to %d entries per head, %.1f MB each, %.2f GB in all (%s)", entries,
-        record / 1e6, record * (double)s->n_all / 1e9, ek_trace_names[set->trace]);
-    say(s, "training    %lld steps of %lld sequences (%.1f epochs), loss %s, age %s",
+    say(s, "records     %lld of up to %d entries per head, %.1f MB each, %.2f GB in all (%s)",
+        (long long)n, entries, record / 1e6, record * (double)n / 1e9, ek_trace_names[set->trace]);
+    say(s, "training    %lld steps of %lld records (%.1f epochs), loss %s, age %s",
         (long long)set->steps, (long long)set->batch,
-        (double)set->steps * (double)set->batch / per_epoch, ek_losses[set->loss.kind].name,
-        ek_age_names[set->scorer.age]);
+        (double)set->steps * (double)set->batch / (double)s->n_train,
+        ek_losses[set->loss.kind].name, ek_age_names[set->scorer.age]);
 }
 
 /* ---- records ---- */
@@ -198,23 +200,27 @@ static void say_answers(const session *s)
 
 static ek_code collect_all(session *s, ek_err *err)
 {
-    ek_progress p;
+    const int64_t all = s->set->data.sequences + s->set->data.valid;
     const double start = ek_now();
+    ek_progress p;
     ek_code code = EK_OK;
 
-    ek_progress_open(&p, "collect", "sequences", s->n_all);
+    ek_progress_open(&p, "collect", "sequences", all);
     p.quiet = s->options->quiet;
-    for (int64_t i = 0; i < s->n_all; i++) {
-        ek_record r;
+    for (int64_t i = 0; i < all && code == EK_OK; i++) {
+        ek_record r[EK_DATA_CUTS];
+        int n = 0, added = 0;
 
         if (ek_stop_asked())
             code = EK_FAIL(err, EK_ESTOPPED,
-                           "stopped while collecting record %lld of %lld; nothing was kept",
-                           (long long)i, (long long)s->n_all);
-        else if ((code = ek_collect_record(&s->collect, i, &r, err)) == EK_OK)
-            code = ek_trace_add(s->trace, &r, err);
-        if (code != EK_OK)
-            break;
+                           "stopped while reading sequence %lld of %lld; nothing was kept",
+                           (long long)i, (long long)all);
+        else
+            code = ek_collect_sequence(&s->collect, i, r, &n, err);
+        for (; code == EK_OK && added < n; added++)
+            code = ek_trace_add(s->trace, &r[added], err);
+        for (; code != EK_OK && code != EK_ESTOPPED && added < n && added > 0; added++)
+            ek_record_close(&r[added]);
         ek_progress_at(&p, i + 1, NULL);
     }
     ek_progress_close(&p);
@@ -222,7 +228,7 @@ static ek_code collect_all(session *s, ek_err *err)
     EK_TRY(ek_trace_finish(s->trace, err));
     const double seconds = ek_now() - start;
     say(s, "collected   %lld records, %.2f GB, %.0f s (%.0f tokens/s; targets %.0f %% of it)",
-        (long long)s->n_all, (double)ek_trace_bytes(s->trace) / 1e9, seconds,
+        (long long)ek_trace_count(s->trace), (double)ek_trace_bytes(s->trace) / 1e9, seconds,
         (double)s->collect.tokens / seconds, 100 * s->collect.target_seconds / seconds);
     say_answers(s);
     return EK_OK;
@@ -230,8 +236,9 @@ static ek_code collect_all(session *s, ek_err *err)
 
 static ek_code open_records(session *s, ek_err *err)
 {
-    ek_trace_key key = {
-        .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = s->n_all};
+    ek_trace_key key = {.dims = *ek_model_dims(s->model),
+                        .dtype = ek_model_storage(s->model),
+                        .n = s->n_train + s->n_valid};
     const char *path = s->set->trace == EK_TRACE_DISK ? s->trace_path : NULL;
 
     if (s->set->trace == EK_TRACE_NONE)
@@ -265,8 +272,8 @@ static ek_code open_trainer(session *s, ek_err *err)
         .batch = (int)set->batch,
         .records = {.get = set->trace == EK_TRACE_NONE ? made_now : from_trace,
                     .ctx = s,
-                    .n = set->data.sequences,
-                    .n_valid = set->data.valid}};
+                    .n = s->n_train,
+                    .n_valid = s->n_valid}};
 
     return ek_trainer_open(&s->trainer, &need, err);
 }
@@ -277,23 +284,28 @@ static ek_code open_trainer(session *s, ek_err *err)
 static ek_code say_time(session *s, ek_err *err)
 {
     const ek_train_set *set = s->set;
+    const int64_t all = set->data.sequences + set->data.valid;
+    const int64_t n_train = s->n_train, n_valid = s->n_valid;
     ek_train_set once = *set;
     ek_train_stats stats;
-    double start = ek_now(), collect;
     ek_trace_key key = {
         .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = 1};
-    ek_record r;
+    ek_record r[EK_DATA_CUTS];
+    int n;
 
-    EK_TRY(ek_collect_record(&s->collect, 0, &r, err));
-    collect = ek_now() - start;
+    double start = ek_now();
+    EK_TRY(ek_collect_sequence(&s->collect, 0, r, &n, err));
+    const double collect = ek_now() - start;
+    while (n > 1)
+        ek_record_close(&r[--n]);
     EK_TRY(ek_trace_create(&s->trace, &key, NULL, err));
-    EK_TRY(ek_trace_add(s->trace, &r, err));
+    EK_TRY(ek_trace_add(s->trace, &r[0], err));
     EK_TRY(ek_trace_finish(s->trace, err));
-    once.data.sequences = 1;
-    once.data.valid = 0;
     once.batch = 1;
     once.trace = EK_TRACE_MEMORY;
     s->set = &once;
+    s->n_train = 1;
+    s->n_valid = 0;
     EK_TRY(open_trainer(s, err));
     EK_TRY(ek_trainer_fit(s->trainer, err));
     EK_TRY(ek_trainer_step(s->trainer, &stats, err)); /* the first touches new memory */
@@ -301,10 +313,13 @@ static ek_code say_time(session *s, ek_err *err)
     EK_TRY(ek_trainer_step(s->trainer, &stats, err));
     const double step = (ek_now() - start) * (double)set->batch;
     s->set = set;
-    const double again = set->trace == EK_TRACE_NONE ? (double)(set->steps * set->batch) : 0;
-    const double all = collect * ((double)s->n_all + again) + step * (double)set->steps;
-    say(s, "time        %.2f s per sequence to collect, %.2f s per step: about %.1f minutes",
-        collect, step, all / 60);
+    s->n_train = n_train;
+    s->n_valid = n_valid;
+    const double read =
+        set->trace == EK_TRACE_NONE ? (double)(set->steps * set->batch + n_train) : (double)all;
+    const double total = collect * read + step * (double)set->steps;
+    say(s, "time        %.2f s to read a sequence, %.2f s per step: about %.1f minutes", collect,
+        step, total / 60);
     return EK_OK;
 }
 
@@ -330,7 +345,7 @@ static ek_code look(session *s, ek_train_stats *out, ek_err *err)
 {
     const double start = ek_now();
 
-    if (s->set->data.valid == 0)
+    if (s->n_valid == 0)
         return EK_OK;
     EK_TRY(ek_trainer_valid(s->trainer, out, err));
     return log_step(s, "valid", out, ek_now() - start, err);
