@@ -24,20 +24,20 @@ static const ek_dims dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .
 
 /* What an entry will receive depends on the first component of its key and on its age: a scorer can
  * learn it. */
-static ek_code get(void *ctx, int64_t i, ek_record *out, ek_err *err)
+static ek_code get(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
     const int n = SEQ - RECENT - SINKS;
-    ek_record_head *head;
+    ek_example_head *head;
 
     (void)ctx;
-    EK_TRY(ek_record_open(out, &dims, EK_F32, n, err));
-    head = ek_record_edit(out);
+    EK_TRY(ek_example_open(out, &dims, EK_F32, n, err));
+    head = ek_example_edit(out);
     head->n_seq = head->next_pos = SEQ;
     head->whole = 1;
     head->number = i;
     for (int l = 0; l < LAYERS; l++)
         for (int h = 0; h < HEADS; h++) {
-            const size_t at = ek_record_at(out, l, h);
+            const size_t at = ek_example_at(out, l, h);
 
             for (int e = 0; e < n; e++) {
                 float *k = (float *)(void *)out->k + (at + (size_t)e) * DIM;

@@ -186,7 +186,7 @@ static void choose(const float *mass, int n, int m, uint64_t seed, uint64_t stre
 }
 
 static void fill_layer(ek_collect *c, int64_t number, int layer, const ek_target *target, int all,
-                       ek_record *out, int32_t *pick, float *scratch)
+                       ek_example *out, int32_t *pick, float *scratch)
 {
     const int sinks = c->need.sinks, n = out->head->n;
     const size_t vector = (size_t)out->dims.head_dim * (size_t)ek_dtype_size(out->dtype);
@@ -194,7 +194,7 @@ static void fill_layer(ek_collect *c, int64_t number, int layer, const ek_target
 
     ek_cache_view(&c->cache, layer, -1, &view);
     for (int h = 0; h < out->dims.n_heads; h++) {
-        const size_t at = ek_record_at(out, layer, h);
+        const size_t at = ek_example_at(out, layer, h);
 
         ek_target_mass(target, &view, h, c->mass);
         choose(
@@ -215,30 +215,30 @@ static void fill_layer(ek_collect *c, int64_t number, int layer, const ek_target
 }
 
 static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, int m,
-                    const ek_target *target, ek_record *out, ek_err *err)
+                    const ek_target *target, ek_example *out, ek_err *err)
 {
     const int all = ek_target_count(target) - c->need.sinks, most = ek_collect_entries(&c->need);
     const int cut = s->cut[m];
     const int n = cut > 0 && c->need.set.entries > 0 && all > most ? most : all;
     int32_t *pick;
     float *scratch;
-    ek_record_head *head;
+    ek_example_head *head;
 
     if (all < 8)
         return EK_FAIL(err, EK_EASKED,
                        "training sequence %lld: %d tokens before the cut leave %d to choose from",
                        (long long)number, cut > 0 ? cut : s->n, all);
-    EK_TRY(
-        ek_record_open(out, ek_model_dims(c->need.model), ek_model_storage(c->need.model), n, err));
+    EK_TRY(ek_example_open(out, ek_model_dims(c->need.model), ek_model_storage(c->need.model), n,
+                           err));
     pick = malloc((size_t)all * sizeof *pick);
     scratch = malloc((size_t)all * sizeof *scratch);
     if (pick == NULL || scratch == NULL) {
         free(pick);
         free(scratch);
-        ek_record_close(out);
+        ek_example_close(out);
         return EK_FAIL(err, EK_ENOMEM, "choosing among %d entries", all);
     }
-    head = ek_record_edit(out);
+    head = ek_example_edit(out);
     head->retrieval = s->retrieval;
     head->n_seq = s->n;
     head->next_pos = cut > 0 ? cut : s->n;
@@ -272,7 +272,7 @@ static ek_code open_targets(ek_collect *c, const ek_sequence *s, targets *all, e
 }
 
 /* Records first_cut .. first_cut + n - 1 of sequence i. */
-static ek_code collect(ek_collect *c, int64_t i, int first_cut, int n, ek_record *out, ek_err *err)
+static ek_code collect(ek_collect *c, int64_t i, int first_cut, int n, ek_example *out, ek_err *err)
 {
     targets all = {.n = 0};
     ek_sequence s = {0};
@@ -294,17 +294,17 @@ fail:
     if (err->code == EK_OK)
         return EK_OK;
     while (made > 0)
-        ek_record_close(&out[--made]);
+        ek_example_close(&out[--made]);
     return ek_err_in(err, "training sequence %lld", (long long)i);
 }
 
-ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_record *out, int *n, ek_err *err)
+ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_example *out, int *n, ek_err *err)
 {
     *n = ek_data_cuts(c->need.data, i);
     return collect(c, i, 0, *n, out, err);
 }
 
-ek_code ek_collect_record(ek_collect *c, int64_t r, ek_record *out, ek_err *err)
+ek_code ek_collect_example(ek_collect *c, int64_t r, ek_example *out, ek_err *err)
 {
     int64_t i = 0;
 

@@ -8,7 +8,7 @@
 
 #include "infer/model.h"
 #include "train/data.h"
-#include "train/record.h"
+#include "train/example.h"
 #include "train/target.h"
 
 #ifdef __cplusplus
@@ -39,9 +39,9 @@ typedef struct ek_collect {
 ek_code ek_collect_open(ek_collect *c, const ek_collect_need *need, ek_err *err);
 void ek_collect_close(ek_collect *c);
 /* All records of sequence i, room for EK_DATA_CUTS of them; the caller closes them. */
-ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_record *out, int *n, ek_err *err);
+ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_example *out, int *n, ek_err *err);
 /* Record r, counted over the records of all sequences; reads the sequence for it alone. */
-ek_code ek_collect_record(ek_collect *c, int64_t r, ek_record *out, ek_err *err);
+ek_code ek_collect_example(ek_collect *c, int64_t r, ek_example *out, ek_err *err);
 
 /* Entries per head of a record at most, and so its bytes at most. */
 int ek_collect_entries(const ek_collect_need *need);

@@ -23,14 +23,14 @@ typedef struct moments {                /* of one head */
 } moments;
 
 /* Add what head h of one layer of a record shows; every entry counts for as many as it stands. */
-static void observe(const ek_scorer *s, const ek_record *r, int layer, int h, moments *m, float *x,
+static void observe(const ek_scorer *s, const ek_example *r, int layer, int h, moments *m, float *x,
                     int32_t *lists, int with_inputs)
 {
     const int width = s->cls->learner->n_inputs(s), heads = r->dims.n_heads;
-    const size_t at = ek_record_at(r, layer, h);
+    const size_t at = ek_example_at(r, layer, h);
     ek_view view;
 
-    ek_record_layer(r, layer, lists, lists + heads, &view);
+    ek_example_layer(r, layer, lists, lists + heads, &view);
     for (int e = 0; e < r->head->n; e++)
         m->mass += (double)r->mass[at + (size_t)e] * exp((double)r->log_weight[at + (size_t)e]);
     for (int from = 0; with_inputs && from < r->head->n; from += TILE) {
@@ -80,7 +80,7 @@ ek_code ek_trainer_fit(ek_trainer *t, ek_err *err)
     double *sums = calloc((size_t)all * 2 * width, sizeof *sums);
     float *x = malloc((size_t)all * TILE * width * sizeof *x);
     int32_t *lists = malloc((size_t)all * 2 * (size_t)d->n_heads * sizeof *lists);
-    ek_record r = {0};
+    ek_example r = {0};
 
     err->code = EK_OK;
     if (m == NULL || sums == NULL || x == NULL || lists == NULL)
@@ -96,12 +96,12 @@ ek_code ek_trainer_fit(ek_trainer *t, ek_err *err)
             observe(&t->scorer, &r, y / d->n_heads, y % d->n_heads, &m[y],
                     x + (size_t)y * TILE * width, lists + (size_t)y * 2 * (size_t)d->n_heads,
                     i < RECORDS);
-        ek_record_close(&r);
+        ek_example_close(&r);
     }
     for (int y = 0; y < all; y++)
         settle(t, y / d->n_heads, y % d->n_heads, &m[y], n);
 fail:
-    ek_record_close(&r);
+    ek_example_close(&r);
     free(m);
     free(sums);
     free(x);

@@ -3,9 +3,9 @@
 
 #include "core/file.h"
 #include "core/progress.h"
-#include "results/store.h"
 #include "train/collect.h"
 #include "train/export.h"
+#include "train/log.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 
@@ -30,7 +30,7 @@ typedef struct session {
     ek_collect collect;
     ek_trace *trace;
     ek_trainer *trainer;
-    ek_store *store;
+    ek_log log;
     char *text;  /* the resolved config */
     char id[33]; /* its hash: names the run */
     char target_hash[33];
@@ -60,7 +60,6 @@ static void close_session(session *s)
     ek_data_close(s->data);
     ek_tokenizer_close(s->tok);
     ek_model_close(s->model);
-    ek_store_close(s->store);
     free(s->text);
     free(s->checkpoint);
     free(s->weights_json);
@@ -157,7 +156,7 @@ static void say_plan(const session *s)
     const ek_train_set *set = s->set;
     const int entries = ek_collect_entries(&s->collect.need);
     const double record =
-        (double)ek_record_bytes(ek_model_dims(s->model), ek_model_storage(s->model), entries);
+        (double)ek_example_bytes(ek_model_dims(s->model), ek_model_storage(s->model), entries);
     const ek_scorer scorer = scorer_of(s);
     const int64_t n = s->n_train + s->n_valid;
 
@@ -176,14 +175,14 @@ static void say_plan(const session *s)
 
 /* ---- records ---- */
 
-static ek_code from_trace(void *ctx, int64_t i, ek_record *out, ek_err *err)
+static ek_code from_trace(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
     return ek_trace_get(((session *)ctx)->trace, i, out, err);
 }
 
-static ek_code made_now(void *ctx, int64_t i, ek_record *out, ek_err *err)
+static ek_code made_now(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
-    return ek_collect_record(&((session *)ctx)->collect, i, out, err);
+    return ek_collect_example(&((session *)ctx)->collect, i, out, err);
 }
 
 static void say_answers(const session *s)
@@ -208,7 +207,7 @@ static ek_code collect_all(session *s, ek_err *err)
     ek_progress_open(&p, "collect", "sequences", all);
     p.quiet = s->options->quiet;
     for (int64_t i = 0; i < all && code == EK_OK; i++) {
-        ek_record r[EK_DATA_CUTS];
+        ek_example r[EK_DATA_CUTS];
         int n = 0, added = 0;
 
         if (ek_stop_asked())
@@ -220,7 +219,7 @@ static ek_code collect_all(session *s, ek_err *err)
         for (; code == EK_OK && added < n; added++)
             code = ek_trace_add(s->trace, &r[added], err);
         for (; code != EK_OK && code != EK_ESTOPPED && added < n && added > 0; added++)
-            ek_record_close(&r[added]);
+            ek_example_close(&r[added]);
         ek_progress_at(&p, i + 1, NULL);
     }
     ek_progress_close(&p);
@@ -290,14 +289,14 @@ static ek_code say_time(session *s, ek_err *err)
     ek_train_stats stats;
     ek_trace_key key = {
         .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = 1};
-    ek_record r[EK_DATA_CUTS];
+    ek_example r[EK_DATA_CUTS];
     int n;
 
     double start = ek_now();
     EK_TRY(ek_collect_sequence(&s->collect, 0, r, &n, err));
     const double collect = ek_now() - start;
     while (n > 1)
-        ek_record_close(&r[--n]);
+        ek_example_close(&r[--n]);
     EK_TRY(ek_trace_create(&s->trace, &key, NULL, err));
     EK_TRY(ek_trace_add(s->trace, &r[0], err));
     EK_TRY(ek_trace_finish(s->trace, err));
@@ -325,22 +324,6 @@ static ek_code say_time(session *s, ek_err *err)
 
 /* ---- the loop ---- */
 
-static ek_code log_step(session *s, const char *split, const ek_train_stats *x, double seconds,
-                        ek_err *err)
-{
-    const ek_step_row row = {.run = s->id,
-                             .step = s->trainer->step,
-                             .split = split,
-                             .loss = x->loss,
-                             .lr = split == NULL ? x->lr : NAN,
-                             .grad_norm = split == NULL ? x->norm : NAN,
-                             .acc = x->acc,
-                             .tokens = x->tokens,
-                             .ns = (int64_t)(seconds * 1e9)};
-
-    return s->store != NULL ? ek_store_step(s->store, &row, err) : EK_OK;
-}
-
 static ek_code look(session *s, ek_train_stats *out, ek_err *err)
 {
     const double start = ek_now();
@@ -348,7 +331,7 @@ static ek_code look(session *s, ek_train_stats *out, ek_err *err)
     if (s->n_valid == 0)
         return EK_OK;
     EK_TRY(ek_trainer_valid(s->trainer, out, err));
-    return log_step(s, "valid", out, ek_now() - start, err);
+    return ek_log_step(&s->log, s->trainer->step, "valid", out, ek_now() - start, err);
 }
 
 static ek_code save(session *s, ek_err *err)
@@ -374,7 +357,7 @@ static ek_code loop(session *s, double *last, ek_err *err)
         char note[96];
 
         if ((code = ek_trainer_step(t, &x, err)) != EK_OK ||
-            (code = log_step(s, NULL, &x, ek_now() - start, err)) != EK_OK)
+            (code = ek_log_step(&s->log, t->step, NULL, &x, ek_now() - start, err)) != EK_OK)
             break;
         smooth = isnan(smooth) ? x.loss : 0.95 * smooth + 0.05 * x.loss;
         if (t->step % set->valid_every == 0 || t->step == set->steps)
@@ -413,52 +396,18 @@ static ek_code export_all(session *s, double last, ek_err *err)
                                 .settings = s->text,
                                 .steps = s->trainer->step,
                                 .loss_last = last};
-    const char *const path[] = {s->weights_json, s->weights_bin};
 
     EK_TRY(ek_scorer_write(s->set->out, &x, err));
-    for (size_t i = 0; s->store != NULL && i < EK_COUNT(path); i++) {
-        char sha[65];
-        ek_map map;
-
-        EK_TRY(ek_map_open(&map, path[i], err));
-        ek_sha256(sha, map.data, map.size);
-        const ek_code code =
-            ek_store_artifact(s->store, s->id, "weights", path[i], (int64_t)map.size, sha, err);
-        ek_map_close(&map);
-        EK_TRY(code);
-    }
+    EK_TRY(ek_log_file(&s->log, s->weights_json, err));
+    EK_TRY(ek_log_file(&s->log, s->weights_bin, err));
     unlink(s->checkpoint); /* its run is done; a leftover would only mislead */
     say(s, "weights     %s", s->set->out);
     return EK_OK;
 }
 
-/* ---- the database ---- */
-
-typedef struct leaves {
-    ek_leaf *leaf;
-    int n, room, failed;
-} leaves;
-
-static void add_leaf(void *ctx, const char *key, const char *value)
+static ek_code open_log(session *s, int *done, ek_err *err)
 {
-    leaves *all = ctx;
-
-    if (all->n == all->room) {
-        const int room = all->room > 0 ? 2 * all->room : 64;
-        ek_leaf *grown = realloc(all->leaf, (size_t)room * sizeof *grown);
-
-        if (grown == NULL) {
-            all->failed = 1;
-            return;
-        }
-        all->leaf = grown;
-        all->room = room;
-    }
-    all->leaf[all->n++] = (ek_leaf){.key = strdup(key), .value = strdup(value)};
-}
-
-static ek_code begin_run(session *s, ek_run_found *found, ek_err *err)
-{
+    const char *const paths[] = {s->weights_json, s->weights_bin};
     const ek_run_row row = {.id = s->id,
                             .kind = "train",
                             .revision = s->options->revision ? s->options->revision : "unknown",
@@ -469,58 +418,14 @@ static ek_code begin_run(session *s, ek_run_found *found, ek_err *err)
                             .tokenizer_hash = ek_tokenizer_hash(s->tok),
                             .template_hash = ek_data_template_hash(s->data),
                             .config = s->text};
-    leaves all = {0};
-    ek_code code;
 
-    ek_config_leaves(s->set, ek_train_fields, add_leaf, &all);
-    code = all.failed ? EK_FAIL(err, EK_ENOMEM, "settings of the run")
-                      : ek_store_run_begin(s->store, &row, all.leaf, all.n, s->options->resume,
-                                           found, err);
-    for (int i = 0; i < all.n; i++) {
-        free((char *)all.leaf[i].key);
-        free((char *)all.leaf[i].value);
-    }
-    free(all.leaf);
-    return code;
-}
-
-/* *done: the database says that this very run was finished, and its weights are there. */
-static ek_code open_store(session *s, int *done, ek_err *err)
-{
-    ek_run_found found;
-
-    *done = 0;
-    if (s->set->results == NULL)
-        return EK_OK;
-    EK_TRY(ek_store_open(&s->store, s->set->results, EK_STORE_CREATE, err));
-    EK_TRY(begin_run(s, &found, err));
-    if (found == EK_RUN_DONE &&
-        (!ek_file_exists(s->weights_json) || !ek_file_exists(s->weights_bin))) {
-        EK_TRY(ek_store_run_delete(s->store, s->id, err)); /* its weights are gone: anew */
-        EK_TRY(begin_run(s, &found, err));
-    }
-    if (found == EK_RUN_DONE) {
-        *done = 1;
-        return EK_OK;
-    }
-    if (found == EK_RUN_UNFINISHED)
-        return EK_FAIL(
-            err, EK_EASKED,
-            "a run with these very settings was begun and not finished: --resume goes on "
-            "with it");
-    return EK_OK;
+    return ek_log_open(&s->log, s->set, &row, s->options->resume, paths, (int)EK_COUNT(paths), done,
+                       err);
 }
 
 static ek_code train(session *s, ek_err *err)
 {
-    const ek_train_row row = {.run = s->id,
-                              .scorer = ek_learned[s->set->scorer.kind]->name,
-                              .loss = ek_losses[s->set->loss.kind].name,
-                              .params = 0,
-                              .text_hash = ek_data_hash(s->data),
-                              .target_hash = s->target_hash,
-                              .steps_asked = s->set->steps};
-    double last, start;
+    double last;
 
     EK_TRY(open_records(s, err));
     EK_TRY(open_trainer(s, err));
@@ -530,19 +435,21 @@ static ek_code train(session *s, ek_err *err)
     } else {
         EK_TRY(ek_trainer_fit(s->trainer, err));
     }
-    if (s->store != NULL) {
-        ek_train_row mine = row;
-
-        mine.params = (int64_t)s->trainer->n;
-        EK_TRY(ek_store_train_begin(s->store, &mine, err));
-    }
-    start = ek_now();
+    const ek_train_row row = {.run = s->id,
+                              .scorer = ek_learned[s->set->scorer.kind]->name,
+                              .loss = ek_losses[s->set->loss.kind].name,
+                              .params = (int64_t)s->trainer->n,
+                              .text_hash = ek_data_hash(s->data),
+                              .target_hash = s->target_hash,
+                              .steps_asked = s->set->steps};
+    EK_TRY(ek_log_begin(&s->log, &row, err));
+    const double start = ek_now();
     const int64_t begun = s->trainer->step;
     EK_TRY(loop(s, &last, err));
-    say(s, "trained     %lld steps in %.0f s (%.2f s per step), loss %.4f",
-        (long long)(s->trainer->step - begun), ek_now() - start,
-        (ek_now() - start) / (double)(s->trainer->step > begun ? s->trainer->step - begun : 1),
-        last);
+    const double seconds = ek_now() - start;
+    const int64_t n = s->trainer->step - begun;
+    say(s, "trained     %lld steps in %.0f s (%.2f s per step), loss %.4f", (long long)n, seconds,
+        seconds / (double)(n > 0 ? n : 1), last);
     return export_all(s, last, err);
 }
 
@@ -558,22 +465,11 @@ ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, e
     if (code == EK_OK && options->plan)
         code = say_time(&s, err);
     else if (code == EK_OK && (code = ek_make_folder(set->out, err)) == EK_OK &&
-             (code = open_store(&s, &done, err)) == EK_OK && !done)
+             (code = open_log(&s, &done, err)) == EK_OK && !done)
         code = train(&s, err);
     if (done)
         say(&s, "done        this very run was finished before; weights in %s", set->out);
-    if (s.store != NULL && !done && code != EK_EASKED) {
-        ek_err second;
-        const char *status = code == EK_OK         ? "done"
-                             : code == EK_ESTOPPED ? "interrupted"
-                                                   : "failed";
-        const ek_code end = ek_store_run_end(s.store, s.id, status, &second);
-
-        if (code == EK_OK && end != EK_OK) {
-            *err = second;
-            code = end;
-        }
-    }
+    code = ek_log_close(&s.log, code, err);
     close_session(&s);
     return code;
 }

@@ -24,7 +24,7 @@ struct ek_trace {
     int writing, finished;
     int64_t n, room, size; /* records; of at; bytes so far */
     int64_t *at;           /* (n) disk: offsets */
-    ek_record *record;     /* (n) memory */
+    ek_example *record;    /* (n) memory */
     ek_map map;
 };
 
@@ -86,22 +86,22 @@ ek_code ek_trace_create(ek_trace **out, const ek_trace_key *key, const char *pat
     return EK_OK;
 }
 
-ek_code ek_trace_add(ek_trace *t, ek_record *r, ek_err *err)
+ek_code ek_trace_add(ek_trace *t, ek_example *r, ek_err *err)
 {
     if (t->n == t->room || t->finished) {
-        ek_record_close(r);
+        ek_example_close(r);
         return EK_FAIL(err, EK_EBROKEN, "more records than the %lld announced", (long long)t->room);
     }
     t->at[t->n] = t->size;
     t->size += r->head->bytes;
     if (t->path == NULL) {
         t->record[t->n++] = *r; /* taken over */
-        *r = (ek_record){0};
+        *r = (ek_example){0};
         return EK_OK;
     }
     const size_t bytes = (size_t)r->head->bytes;
     const size_t written = fwrite(r->head, 1, bytes, t->writer.file);
-    ek_record_close(r);
+    ek_example_close(r);
     t->n++;
     if (written != bytes)
         return EK_FAIL(err, EK_EIO, "%s: record %lld could not be written; is the disk full?",
@@ -115,7 +115,7 @@ static ek_code check(ek_trace *t, const file_head *h, ek_err *err)
     const uint8_t *index = t->map.data + h->index;
 
     for (int64_t i = 0; i < h->n; i++) {
-        ek_record r;
+        ek_example r;
         int64_t at;
 
         memcpy(&at, index + i * 8, 8);
@@ -123,9 +123,9 @@ static ek_code check(ek_trace *t, const file_head *h, ek_err *err)
             return EK_FAIL(err, EK_EINPUT,
                            "%s: record %lld: found offset %lld, expected %d .. %lld", t->path,
                            (long long)i, (long long)at, HEAD, (long long)h->index);
-        if (ek_record_view(&r, &t->key.dims, t->key.dtype, t->map.data + at, h->index - at, err) !=
+        if (ek_example_view(&r, &t->key.dims, t->key.dtype, t->map.data + at, h->index - at, err) !=
                 EK_OK ||
-            ek_record_check(&r, err) != EK_OK)
+            ek_example_check(&r, err) != EK_OK)
             return ek_err_in(err, "%s: record %lld", t->path, (long long)i);
         t->at[i] = at;
     }
@@ -216,7 +216,7 @@ void ek_trace_close(ek_trace *t)
         ek_writer_close(&t->writer);
     if (t->record != NULL)
         for (int64_t i = 0; i < t->n; i++)
-            ek_record_close(&t->record[i]);
+            ek_example_close(&t->record[i]);
     if (t->map.data != NULL)
         ek_map_close(&t->map);
     free(t->record);
@@ -235,7 +235,7 @@ int64_t ek_trace_bytes(const ek_trace *t)
     return t->size;
 }
 
-ek_code ek_trace_get(const ek_trace *t, int64_t i, ek_record *out, ek_err *err)
+ek_code ek_trace_get(const ek_trace *t, int64_t i, ek_example *out, ek_err *err)
 {
     if (!t->finished || i < 0 || i >= t->n)
         return EK_FAIL(err, EK_EBROKEN, "record %lld of %lld", (long long)i, (long long)t->n);
@@ -244,6 +244,6 @@ ek_code ek_trace_get(const ek_trace *t, int64_t i, ek_record *out, ek_err *err)
         out->owned = 0;
         return EK_OK;
     }
-    return ek_record_view(out, &t->key.dims, t->key.dtype, t->map.data + t->at[i],
-                          t->size - t->at[i], err);
+    return ek_example_view(out, &t->key.dims, t->key.dtype, t->map.data + t->at[i],
+                           t->size - t->at[i], err);
 }

@@ -8,7 +8,7 @@
 #define EK_TRAIN_TRACE_H
 
 #include "core/file.h"
-#include "train/record.h"
+#include "train/example.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +29,7 @@ typedef struct ek_trace ek_trace;
 /* Make one: add the records in order, then finish.  path: NULL for memory. */
 ek_code ek_trace_create(ek_trace **out, const ek_trace_key *key, const char *path, ek_err *err);
 /* Takes the record over (memory) or writes it and closes it (disk); closed either way. */
-ek_code ek_trace_add(ek_trace *t, ek_record *r, ek_err *err);
+ek_code ek_trace_add(ek_trace *t, ek_example *r, ek_err *err);
 ek_code ek_trace_finish(ek_trace *t, ek_err *err); /* then it can be read */
 
 /* Open a finished one.  EK_EASKED if it was made from something else, EK_EINPUT if damaged. */
@@ -39,7 +39,7 @@ void ek_trace_close(ek_trace *t); /* also an unfinished one, whose file is then 
 int64_t ek_trace_count(const ek_trace *t);
 int64_t ek_trace_bytes(const ek_trace *t);
 /* Record i, viewing the trace's memory: valid until the trace closes. */
-ek_code ek_trace_get(const ek_trace *t, int64_t i, ek_record *out, ek_err *err);
+ek_code ek_trace_get(const ek_trace *t, int64_t i, ek_example *out, ek_err *err);
 
 #ifdef __cplusplus
 }

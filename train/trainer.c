@@ -119,7 +119,7 @@ void ek_trainer_close(ek_trainer *t)
     if (t == NULL)
         return;
     for (int b = 0; t->record != NULL && b < t->need.batch; b++)
-        ek_record_close(&t->record[b]);
+        ek_example_close(&t->record[b]);
     for (int i = 0; t->room != NULL && i < t->scorer.dev->threads; i++)
         free_room(&t->room[i]);
     ek_optim_close(&t->optim);
@@ -159,8 +159,8 @@ int64_t ek_trainer_pick(ek_trainer *t, int64_t step, int b)
 /* What the loss sees of record b under head h of the view. */
 static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int layer, int h)
 {
-    const ek_record *r = &t->record[b];
-    const size_t at = ek_record_at(r, layer, h);
+    const ek_example *r = &t->record[b];
+    const size_t at = ek_example_at(r, layer, h);
 
     return (ek_loss_item){.n = r->head->n,
                           .pos = r->pos + at,
@@ -201,7 +201,7 @@ static void run_head(ek_trainer *t, ek_thread_room *m, int batch, int layer, int
         const ek_loss_item x = item_of(t, m, b, layer, h);
         ek_view view;
 
-        ek_record_layer(&t->record[b], layer, m->first, m->count, &view);
+        ek_example_layer(&t->record[b], layer, m->first, m->count, &view);
         learner->forward(&t->scorer, &view, h, m->act, m->r);
         learner->age(&t->scorer, &view, h, m->r, m->p);
         loss->run(&t->need.loss, &x, sum);
@@ -219,7 +219,7 @@ static void run_head(ek_trainer *t, ek_thread_room *m, int batch, int layer, int
 static ek_code load_record(ek_trainer *t, int64_t i, int b, uint64_t stream, ek_err *err)
 {
     const ek_trainer_need *n = &t->need;
-    const ek_record_head *head;
+    const ek_example_head *head;
 
     EK_TRY(n->records.get(n->records.ctx, i, &t->record[b], err));
     head = t->record[b].head;
@@ -265,7 +265,7 @@ static ek_code run_batch(ek_trainer *t, int batch, float *dparams, ek_train_stat
 static void drop_records(ek_trainer *t)
 {
     for (int b = 0; b < t->need.batch; b++)
-        ek_record_close(&t->record[b]);
+        ek_example_close(&t->record[b]);
 }
 
 ek_code ek_trainer_step(ek_trainer *t, ek_train_stats *out, ek_err *err)
@@ -304,7 +304,7 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
             return err->code;
         const ek_code code = run_batch(t, 1, NULL, &one, err);
 
-        ek_record_close(&t->record[0]);
+        ek_example_close(&t->record[0]);
         EK_TRY(code);
         all.loss += one.loss / (double)n;
         all.acc += one.acc / (double)n;

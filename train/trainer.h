@@ -10,18 +10,18 @@
 #include "scorers/scorer.h"
 #include "train/loss.h"
 #include "train/optim.h"
-#include "train/record.h"
+#include "train/example.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct ek_records { /* where records come from: a trace, or made on demand */
+typedef struct ek_examples { /* where records come from: a trace, or made on demand */
     /* Record i, which `out` views or owns; closed by the trainer after the step. */
-    ek_code (*get)(void *ctx, int64_t i, ek_record *out, ek_err *err);
+    ek_code (*get)(void *ctx, int64_t i, ek_example *out, ek_err *err);
     void *ctx;
     int64_t n, n_valid; /* records 0 .. n-1 train, n .. n + n_valid - 1 watch */
-} ek_records;
+} ek_examples;
 
 typedef struct ek_trainer_need {
     ek_scorer scorer; /* class, device, dims, settings; params are the trainer's */
@@ -31,7 +31,7 @@ typedef struct ek_trainer_need {
     int sinks, recent, keep;
     int64_t seed, steps;
     int batch;
-    ek_records records;
+    ek_examples records;
 } ek_trainer_need;
 
 typedef struct ek_train_stats {
@@ -48,7 +48,7 @@ typedef struct ek_trainer {
     float *params, *grad; /* (n) */
     ek_optim optim;
     int64_t step;         /* done */
-    ek_record *record;    /* (batch) of this step */
+    ek_example *record;   /* (batch) of this step */
     int32_t *at;          /* (batch, samples) positions sampled in each */
     int *n_at;            /* (batch) */
     ek_loss_sum *sum;     /* (n_layers, n_heads) */

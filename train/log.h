@@ -1,0 +1,33 @@
+/* train/log.h - a training run in the results database; without a database nothing happens. */
+#ifndef EK_TRAIN_LOG_H
+#define EK_TRAIN_LOG_H
+
+#include "results/store.h"
+#include "train/session.h"
+#include "train/trainer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ek_log {
+    ek_store *store; /* NULL: no database */
+    const char *id;  /* borrowed: the run's */
+    int open;        /* 1: the run is marked running and waits for its end */
+} ek_log;
+
+/* Begin or resume the run.  *done: this very run was finished before and its files (paths) are all
+ * there; nothing more to do.  EK_EASKED: it was begun, and resume is not asked. */
+ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row, int resume,
+                    const char *const *paths, int n_paths, int *done, ek_err *err);
+ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err);
+ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train_stats *x,
+                    double seconds, ek_err *err);
+ek_code ek_log_file(ek_log *log, const char *path, ek_err *err); /* the run made it */
+/* Mark how it ended: done, interrupted or failed; returns code, or what marking gave. */
+ek_code ek_log_close(ek_log *log, ek_code code, ek_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
