@@ -315,7 +315,8 @@ static ek_code score(const ek_scorer *s, const ek_view *in, float *out, ek_err *
                        (size_t)threads * room * sizeof *work);
     const int tiles = (most + TILE - 1) / TILE;
 
-#pragma omp parallel for num_threads(threads) schedule(static)
+/* The newest entry of each head alone is not worth waking threads. */
+#pragma omp parallel for num_threads(threads) schedule(static) if (most > 4)
     for (int t = 0; t < tiles * in->n_heads; t++) {
         const int h = t / tiles, from = t % tiles * TILE;
         const int rows = in->n[h] - from < TILE ? in->n[h] - from : TILE;

@@ -26,8 +26,12 @@ static float norm_of(const ek_view *in, int e)
 
 static void key_norm_scalar(ek_device *dev, float *out, const ek_view *in)
 {
+    int64_t total = 0; /* a step asks for the newest key of each head alone: not worth a thread */
+
     (void)dev;
-#pragma omp parallel
+    for (int h = 0; h < in->n_heads; h++)
+        total += in->n[h];
+#pragma omp parallel if (total > 256)
     for (int h = 0; h < in->n_heads; h++) {
 #pragma omp for schedule(static) nowait
         for (int s = 0; s < in->n[h]; s++)
