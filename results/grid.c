@@ -48,11 +48,13 @@ static int width_of(const char *text)
     return n;
 }
 
+/* "12", "-1.5e-3", "+0.02 [..]", "3/0", "24 of 24"; not "3f27" (a run) nor "16:00". */
 static int is_number(const char *text)
 {
-    return strspn(text, "+-.0123456789") > 0 &&
-           strchr("0123456789", text[strcspn(text, "0123456789")]) &&
-           text[strcspn(text, "0123456789")];
+    char *end;
+
+    (void)strtod(text, &end);
+    return end != text && strchr("0123456789+-.", *text) && (!*end || strchr(" %/", *end));
 }
 
 /* A column is one of numbers if a cell below the head is one and none is a word. */

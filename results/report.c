@@ -90,7 +90,8 @@ ek_code ek_report_list(ek_store *store, ek_text *out, ek_err *err)
         " (SELECT count(*) FROM cell c JOIN sample s ON s.cell = c.id WHERE c.run = r.id)"
         " + coalesce((SELECT steps_done FROM train_run t WHERE t.run = r.id), 0),"
         " r.model, coalesce((SELECT 'trains ' || scorer FROM train_run t WHERE t.run = r.id),"
-        " (SELECT group_concat(DISTINCT suite || '/' || task) FROM cell c WHERE c.run = r.id), '')"
+        " (SELECT group_concat(DISTINCT CASE suite WHEN task THEN task ELSE suite || '/' || task "
+        "END) FROM cell c WHERE c.run = r.id), '')"
         " FROM run r ORDER BY r.created, r.rowid";
     static const char *const head[] = {"run",   "kind",          "status", "created",
                                        "cells", "samples/steps", "model",  "what"};

@@ -480,14 +480,14 @@ static void columns_align(void **state)
                     "2J");
     ek_grid_add(&g, "-");
     ek_grid_add(&g, "*");
-    ek_grid_add(&g, "c");
+    ek_grid_add(&g, "3f27");
     ek_grid_add(&g, "%d", -1000000);
     ek_grid_add(&g, "%s", "");
     ek_grid_print(&g, " ", &out);
     assert_string_equal(out.data, " name       value  mark\n"
                                   " Δp ≈ a       1.5  ≈\n"
                                   " b   2J         -  *\n"
-                                  " c       -1000000  \n");
+                                  " 3f27    -1000000  \n");
     ek_grid_clear(&g);
     ek_text_clear(&out);
 }
