@@ -3,7 +3,6 @@
 #include "core/file.h"
 #include "infer/model.h"
 #include "infer/tokenizer.h"
-#include "infer/weights.h"
 #include "tests/tiny_model.h"
 #include "train/session.h"
 #include "train/trace.h"
@@ -251,138 +250,6 @@ static void test_retrieval(void **state)
     must(run(&s, 0, 0, &err), &err);
 }
 
-/* ---- weights ---- */
-
-static ek_model *open_model(const char *path, ek_tokenizer **tok)
-{
-    ek_model *m;
-    ek_err err;
-
-    must(ek_model_open(&m, path, dev, EK_BF16, &err), &err);
-    must(ek_tokenizer_open(tok, ek_model_gguf(m), &err), &err);
-    return m;
-}
-
-static void test_weights(void **state)
-{
-    ek_tokenizer *tok, *tok2;
-    ek_model *m = open_model(model, &tok), *m2 = open_model(other, &tok2);
-    ek_weights_need need = {.method = "foresight",
-                            .dims = ek_model_dims(m),
-                            .model_hash = ek_model_hash(m),
-                            .tokenizer_hash = ek_tokenizer_hash(tok)};
-    const char *dir = in_folder("memory");
-    ek_method method = ek_method_foresight;
-    ek_weights *w;
-    ek_err err;
-
-    (void)state;
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
-    ek_weights_apply(w, &method);
-    assert_int_equal(method.protect.sinks, 2);
-    assert_int_equal(method.protect.recent, 16);
-    assert_ptr_equal(method.measure.scorer, ek_weights_scorer(w));
-    ek_weights_close(w);
-    need.recent = 16;
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
-    ek_weights_close(w);
-    need.recent = 64;
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "recent window of 16"));
-    need.recent = 0;
-    need.method = "kvpop";
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "weights of foresight"));
-    need.method = NULL;
-    need.model_hash = ek_model_hash(m2);
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "another base model"));
-    need.model_hash = ek_model_hash(m);
-    need.tokenizer_hash = "00000000000000000000000000000000";
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "another tokenizer"));
-    need.tokenizer_hash = ek_tokenizer_hash(tok);
-    assert_int_equal(ek_weights_open(&w, in_folder("nowhere"), &need, dev, &err), EK_EASKED);
-    ek_tokenizer_close(tok);
-    ek_tokenizer_close(tok2);
-    ek_model_close(m);
-    ek_model_close(m2);
-}
-
-/* config.json and the parameters, damaged in every way we could think of. */
-static void test_damaged(void **state)
-{
-    static const char *const edits[][2] = {{"\"evictkit scorer\"", "\"evictkit other\""},
-                                           {"\"version\": 1", "\"version\": 9"},
-                                           {"\"version\": 1", "\"version\": \"1\""},
-                                           {"\"mlp\"", "\"mlq\""},
-                                           {"\"hidden\": 6", "\"hidden\": 7"},
-                                           {"\"hidden\": 6", "\"hidden\": -6"},
-                                           {"\"hidden\": 6", "\"hidden\": 1e99"},
-                                           {"\"input\": \"raw\"", "\"input\": \"cooked\""},
-                                           {"\"age\": \"input\"", "\"age\": \"exp\""},
-                                           {"\"age\": \"input\"", "\"age\": \"\""},
-                                           {"\"recent\": 16", "\"recent\": 0"},
-                                           {"\"sinks\": 2", "\"sinks\": 2.5"},
-                                           {"\"dims\": {", "\"dims\": [], \"old\": {"},
-                                           {"\"n_layers\": 2", "\"n_layers\": null"},
-                                           {"\"weights\": \"", "\"weights\": \"0"},
-                                           {"\"method\": \"foresight\"", "\"method\": \"\""},
-                                           {"{", "{ \"format\": 1, "},
-                                           {"}\n", "}}\n"},
-                                           {"\"model\"", "\"modem\""}};
-    ek_tokenizer *tok;
-    ek_model *m = open_model(model, &tok);
-    const ek_weights_need need = {.dims = ek_model_dims(m),
-                                  .model_hash = ek_model_hash(m),
-                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
-    char *dir = in_folder("bent"), *json = in_folder("bent/config.json");
-    char *bin = in_folder("bent/model.safetensors");
-    ek_map good, params;
-    ek_weights *w;
-    ek_err err;
-
-    (void)state;
-    must(ek_make_folder(dir, &err), &err);
-    must(ek_map_open(&good, in_folder("memory/config.json"), &err), &err);
-    must(ek_map_open(&params, in_folder("memory/model.safetensors"), &err), &err);
-    must(ek_file_write(bin, params.data, params.size, &err), &err);
-    char *text = strndup((const char *)good.data, good.size);
-    for (size_t i = 0; i < EK_COUNT(edits); i++) {
-        char *at = strstr(text, edits[i][0]), *bent = malloc(good.size + 200);
-
-        if (strcmp(edits[i][0], "}\n") == 0)
-            at = text + good.size - 2;
-        assert_non_null(at);
-        snprintf(bent, good.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
-                 at + strlen(edits[i][0]));
-        must(ek_file_write(json, bent, strlen(bent), &err), &err);
-        const ek_code code = ek_weights_open(&w, dir, &need, dev, &err);
-        if (code != EK_EINPUT && code != EK_EASKED)
-            fail_msg("'%s' was not refused", edits[i][1]);
-        free(bent);
-    }
-    must(ek_file_write(json, good.data, good.size, &err), &err);
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err); /* undamaged, it is taken */
-    ek_weights_close(w);
-    uint8_t *bytes = malloc(params.size);
-    memcpy(bytes, params.data, params.size);
-    bytes[params.size - 20] ^= 1;
-    must(ek_file_write(bin, bytes, params.size, &err), &err);
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
-    assert_non_null(strstr(err.msg, "not of one training"));
-    must(ek_file_write(bin, bytes, params.size / 2, &err), &err);
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
-    must(ek_file_write(json, "", 0, &err), &err);
-    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
-    free(bytes);
-    free(text);
-    ek_map_close(&good);
-    ek_map_close(&params);
-    ek_tokenizer_close(tok);
-    ek_model_close(m);
-}
-
 static int child(char **argv)
 {
     ek_train_set s = settings(argv[2]);
@@ -398,10 +265,10 @@ static int child(char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),  cmocka_unit_test(test_trace_refused),
-        cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_retrieval),
-        cmocka_unit_test(test_weights), cmocka_unit_test(test_damaged)};
+        cmocka_unit_test(test_traces), cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume), cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_whole),  cmocka_unit_test(test_retrieval),
+    };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;
 

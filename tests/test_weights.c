@@ -1,0 +1,264 @@
+/* tests/test_weights.c - a trained scorer's folder: written, read back to the bit, and refused when
+ * it was made for something else or is damaged. */
+#include "core/file.h"
+#include "core/rng.h"
+#include "infer/model.h"
+#include "infer/tokenizer.h"
+#include "infer/weights.h"
+#include "tests/tiny_model.h"
+#include "train/export.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static ek_device *dev;
+static char folder[] = "/tmp/evictkit-weights-XXXXXX";
+static char model[96], other[96];
+
+static char *in_folder(const char *name)
+{
+    static char path[8][128];
+    static int next;
+    char *p = path[next++ % 8];
+
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static void must(ek_code code, const ek_err *err)
+{
+    if (code != EK_OK)
+        fail_msg("%s", err->msg);
+}
+
+static ek_model *open_model(const char *path, ek_tokenizer **tok)
+{
+    ek_model *m;
+    ek_err err;
+
+    must(ek_model_open(&m, path, dev, EK_BF16, &err), &err);
+    must(ek_tokenizer_open(tok, ek_model_gguf(m), &err), &err);
+    return m;
+}
+
+/* Random parameters, written for the tiny model. */
+static ek_scorer write_weights(const char *dir, ek_model *m, ek_tokenizer *tok, float **params)
+{
+    ek_scorer s = {.cls = &ek_scorer_mlp,
+                   .dev = dev,
+                   .dims = *ek_model_dims(m),
+                   .set = {.hidden = 6, .age = EK_AGE_INPUT, .sinks = 2, .recent = 16}};
+    const size_t n = ek_params_size(&s);
+    const ek_scorer_export x = {.scorer = &s,
+                                .method = "foresight",
+                                .loss = "listwise",
+                                .model = ek_model_hash(m),
+                                .tokenizer = ek_tokenizer_hash(tok),
+                                .data = "data",
+                                .target = "target",
+                                .settings = "seed: 1\n",
+                                .steps = 7,
+                                .loss_last = 1.5};
+    ek_err err;
+
+    *params = malloc(n * sizeof **params);
+    for (size_t i = 0; i < n; i++)
+        (*params)[i] = (float)ek_rng_normal(1, 1, i);
+    s.params = *params;
+    must(ek_scorer_write(dir, &x, &err), &err);
+    return s;
+}
+
+/* What was written comes back to the bit; a parameter that is no number is never written. */
+static void test_round_trip(void **state)
+{
+    ek_tokenizer *tok;
+    ek_model *m = open_model(model, &tok);
+    const ek_weights_need need = {.dims = ek_model_dims(m),
+                                  .model_hash = ek_model_hash(m),
+                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
+    const char *dir = in_folder("memory");
+    float *params;
+    ek_weights *w;
+    ek_err err;
+    ek_scorer s = write_weights(dir, m, tok, &params);
+
+    (void)state;
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    const ek_scorer *found = ek_weights_scorer(w);
+    assert_string_equal(ek_weights_method(w), "foresight");
+    assert_int_equal(found->set.hidden, 6);
+    assert_int_equal(found->set.age, EK_AGE_INPUT);
+    assert_int_equal(ek_params_size(found), ek_params_size(&s));
+    assert_memory_equal(found->params, params, ek_params_size(&s) * sizeof *params);
+    ek_weights_close(w);
+    const ek_scorer_export bad = {.scorer = &s,
+                                  .method = "foresight",
+                                  .loss = "",
+                                  .model = "",
+                                  .tokenizer = "",
+                                  .data = "",
+                                  .target = "",
+                                  .settings = "",
+                                  .loss_last = NAN};
+    params[ek_params_at(&s, 2, 1, 0) + 3] = NAN;
+    assert_int_equal(ek_scorer_write(in_folder("bad"), &bad, &err), EK_ENAN);
+    assert_non_null(strstr(err.msg, "hidden.weight, layer 1, head 0"));
+    assert_false(ek_file_exists(in_folder("bad/model.safetensors")));
+    free(params);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
+static void test_weights(void **state)
+{
+    ek_tokenizer *tok, *tok2;
+    ek_model *m = open_model(model, &tok), *m2 = open_model(other, &tok2);
+    ek_weights_need need = {.method = "foresight",
+                            .dims = ek_model_dims(m),
+                            .model_hash = ek_model_hash(m),
+                            .tokenizer_hash = ek_tokenizer_hash(tok)};
+    const char *dir = in_folder("memory");
+    ek_method method = ek_method_foresight;
+    ek_weights *w;
+    ek_err err;
+
+    (void)state;
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_weights_apply(w, &method);
+    assert_int_equal(method.protect.sinks, 2);
+    assert_int_equal(method.protect.recent, 16);
+    assert_ptr_equal(method.measure.scorer, ek_weights_scorer(w));
+    ek_weights_close(w);
+    need.recent = 16;
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_weights_close(w);
+    need.recent = 64;
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "recent window of 16"));
+    need.recent = 0;
+    need.method = "kvpop";
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "weights of foresight"));
+    need.method = NULL;
+    need.model_hash = ek_model_hash(m2);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another base model"));
+    need.model_hash = ek_model_hash(m);
+    need.tokenizer_hash = "00000000000000000000000000000000";
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another tokenizer"));
+    need.tokenizer_hash = ek_tokenizer_hash(tok);
+    assert_int_equal(ek_weights_open(&w, in_folder("nowhere"), &need, dev, &err), EK_EASKED);
+    ek_tokenizer_close(tok);
+    ek_tokenizer_close(tok2);
+    ek_model_close(m);
+    ek_model_close(m2);
+}
+
+/* config.json and the parameters, damaged in every way we could think of. */
+static void test_damaged(void **state)
+{
+    static const char *const edits[][2] = {{"\"evictkit scorer\"", "\"evictkit other\""},
+                                           {"\"version\": 1", "\"version\": 9"},
+                                           {"\"version\": 1", "\"version\": \"1\""},
+                                           {"\"mlp\"", "\"mlq\""},
+                                           {"\"hidden\": 6", "\"hidden\": 7"},
+                                           {"\"hidden\": 6", "\"hidden\": -6"},
+                                           {"\"hidden\": 6", "\"hidden\": 1e99"},
+                                           {"\"input\": \"raw\"", "\"input\": \"cooked\""},
+                                           {"\"age\": \"input\"", "\"age\": \"exp\""},
+                                           {"\"age\": \"input\"", "\"age\": \"\""},
+                                           {"\"recent\": 16", "\"recent\": 0"},
+                                           {"\"sinks\": 2", "\"sinks\": 2.5"},
+                                           {"\"dims\": {", "\"dims\": [], \"old\": {"},
+                                           {"\"n_layers\": 2", "\"n_layers\": null"},
+                                           {"\"weights\": \"", "\"weights\": \"0"},
+                                           {"\"method\": \"foresight\"", "\"method\": \"\""},
+                                           {"{", "{ \"format\": 1, "},
+                                           {"}\n", "}}\n"},
+                                           {"\"model\"", "\"modem\""}};
+    ek_tokenizer *tok;
+    ek_model *m = open_model(model, &tok);
+    const ek_weights_need need = {.dims = ek_model_dims(m),
+                                  .model_hash = ek_model_hash(m),
+                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
+    char *dir = in_folder("bent"), *json = in_folder("bent/config.json");
+    char *bin = in_folder("bent/model.safetensors");
+    ek_map good, params;
+    ek_weights *w;
+    ek_err err;
+
+    (void)state;
+    must(ek_make_folder(dir, &err), &err);
+    must(ek_map_open(&good, in_folder("memory/config.json"), &err), &err);
+    must(ek_map_open(&params, in_folder("memory/model.safetensors"), &err), &err);
+    must(ek_file_write(bin, params.data, params.size, &err), &err);
+    char *text = strndup((const char *)good.data, good.size);
+    for (size_t i = 0; i < EK_COUNT(edits); i++) {
+        char *at = strstr(text, edits[i][0]), *bent = malloc(good.size + 200);
+
+        if (strcmp(edits[i][0], "}\n") == 0)
+            at = text + good.size - 2;
+        assert_non_null(at);
+        snprintf(bent, good.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
+                 at + strlen(edits[i][0]));
+        must(ek_file_write(json, bent, strlen(bent), &err), &err);
+        const ek_code code = ek_weights_open(&w, dir, &need, dev, &err);
+        if (code != EK_EINPUT && code != EK_EASKED)
+            fail_msg("'%s' was not refused", edits[i][1]);
+        free(bent);
+    }
+    must(ek_file_write(json, good.data, good.size, &err), &err);
+    must(ek_weights_open(&w, dir, &need, dev, &err), &err); /* undamaged, it is taken */
+    ek_weights_close(w);
+    uint8_t *bytes = malloc(params.size);
+    memcpy(bytes, params.data, params.size);
+    bytes[params.size - 20] ^= 1;
+    must(ek_file_write(bin, bytes, params.size, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    assert_non_null(strstr(err.msg, "not of one training"));
+    must(ek_file_write(bin, bytes, params.size / 2, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    must(ek_file_write(json, "", 0, &err), &err);
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
+    free(bytes);
+    free(text);
+    ek_map_close(&good);
+    ek_map_close(&params);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),
+                                       cmocka_unit_test(test_weights),
+                                       cmocka_unit_test(test_damaged)};
+    const ek_tiny differs = {.seed = 5};
+    char command[160];
+    ek_err err;
+
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
+        mkdtemp(folder) == NULL)
+        return 77;
+    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
+    snprintf(other, sizeof other, "%s/other.gguf", folder);
+    if (ek_tiny_model(model, NULL, &err) != EK_OK ||
+        ek_tiny_model(other, &differs, &err) != EK_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ek_device_close(dev);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command) != 0 || failed;
+}
