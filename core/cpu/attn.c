@@ -242,15 +242,15 @@ static void meet_tile(const call *c, const ek_view *in, const room *m, int r0, c
             m->o + (size_t)r0 * (size_t)dpad + (size_t)p * EK_PANEL, (size_t)dpad, keep, rows);
 }
 
-/* Logits of the last query's heads, the last rows of the block, to where probabilities go. */
-static void leave_logits(const ek_attn_row *row, const float *s, int rows, size_t e, int n)
+/* Logits of the last query's heads, as far as they are in this block, to where probabilities go. */
+static void leave_logits(const ek_attn_row *row, const float *s, int r0, int rows, size_t e, int n)
 {
-    const int group = row->view.group;
+    const int group = row->view.group, last = (row->n_new - 1) * group;
     float *to = row->prob + e * (size_t)group;
 
-    for (int g = 0; g < group; g++)
+    for (int r = last > r0 ? last : r0; r < r0 + rows; r++)
         for (int j = 0; j < n; j++)
-            to[j * group + g] = s[(rows - group + g) * EK_TILE + j];
+            to[j * group + r - last] = s[(r - r0) * EK_TILE + j];
 }
 
 /* Queries t0 .. t0 + n_t - 1 over slots from .. to - 1 (from: a multiple of 64); packed: their
@@ -297,9 +297,9 @@ static void run_unit(const call *c, const ek_attn_row *row, int h, int t0, int n
             if (seen[block - 1] == 0) /* rows see ever more */
                 continue;
             meet_tile(c, in, m, r0, seen, block, keys, values, bias);
+            if (row->prob && !packed)
+                leave_logits(row, m->s, r0, block, e, n);
         }
-        if (row->prob && !packed)
-            leave_logits(row, m->s, (rows - 1) % block_rows + 1, e, n);
     }
 }
 
