@@ -111,7 +111,7 @@ void *ek_device_alloc(ek_device *dev, size_t bytes)
     block_head *head;
     size_t total;
 
-    if (bytes > SIZE_MAX / 2)
+    if (bytes > (size_t)1 << 46) /* more than an address space */
         return NULL;
     total = (bytes + sizeof *head + align - 1) / align * align;
     head = aligned_alloc(align, total);
