@@ -24,24 +24,18 @@ static int plans_later(const ek_row *r)
 }
 
 /* Entries per head now.  A fraction of the prompt stays what it was; what is asked as a number or
- * as bytes, or as a fraction of what was seen, looks at the tokens seen so far. */
+ * as bytes, or as a fraction of what was seen, looks at the tokens seen so far.  Where every cache
+ * grows after its cut, one that is cut at a decode step holds what the others have grown to. */
 static int32_t budget_now(const ek_row *r, const ek_cache *c)
 {
     const ek_policy *p = r->policy;
+    const int32_t grown = p->decode == EK_DECODE_GROW ? (int32_t)r->step : 0;
     const int n_carry = ek_measure_n_carry(&p->method.measure, c->dims.group);
     const int64_t entry_bytes =
         2 * (int64_t)c->dims.head_dim * ek_dtype_size(c->dtype) + 4 + 4 * (int64_t)n_carry;
-    const int64_t n = p->budget.num && !p->budget.of_seen ? r->n_prompt : c->next_pos;
+    const int64_t n = p->budget.num && !p->budget.of_seen ? r->n_prompt : c->next_pos - grown;
 
-    return ek_budget_entries(&p->budget, n, entry_bytes, &c->dims);
-}
-
-static int over(const ek_cache *c, int32_t entries)
-{
-    for (int i = 0; i < c->dims.n_layers * c->dims.n_heads; i++)
-        if (c->n[i] > entries)
-            return 1;
-    return 0;
+    return ek_budget_entries(&p->budget, n, entry_bytes, &c->dims) + grown;
 }
 
 static void count_kept(ek_row *r)
@@ -182,8 +176,7 @@ static ek_code open_row(ek_row *r, ek_engine *e, ek_cache *prompt, int grow, ek_
         EK_TRY(find_lane(prompt, p, &lane, err));
         r->entries = budget_now(r, prompt);
         due = ek_policy_due(p, EK_AT_PREFILL_END, 0, 1, prompt, r->entries) ||
-              ((r->flags & EK_ROW_QUESTION_LATER) && p->method.when.first_step &&
-               over(prompt, r->entries));
+              ((r->flags & EK_ROW_QUESTION_LATER) && p->method.when.first_step);
     }
     if (due) {
         const double start = ek_now();

@@ -310,8 +310,11 @@ static void put_row(maker *m, ek_qtype type, const float *x, int64_t width)
 static ek_code put_tensor(maker *m, const planned *t, ek_err *err)
 {
     const uint64_t stream = ek_rng_stream(t->name, 0, 0);
+    const double head = m->o.head_gain > 0 ? m->o.head_gain : 1.4;
     const double gain =
-        strncmp(t->name, "token_embd", 10) == 0 ? 0.5 : 1.4 / sqrt((double)t->width);
+        strncmp(t->name, "token_embd", 10) == 0
+            ? 0.5
+            : (strncmp(t->name, "output.", 7) == 0 ? head : 1.4) / sqrt((double)t->width);
     float *x = calloc((size_t)t->width, sizeof *x);
 
     if (!x)

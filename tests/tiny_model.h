@@ -20,6 +20,7 @@ typedef struct ek_tiny {
     double rope_base;                  /* default 10000 */
     ek_qtype type;                     /* of the matrices; default F32, which is 0 */
     int own_head;                      /* an output.weight of its own instead of a tied head */
+    double head_gain;                  /* of output.weight; default 1.4; small: nearly uniform */
     int no_template;                   /* leave tokenizer.chat_template out */
     uint64_t seed;
 } ek_tiny; /* zero: the default */
