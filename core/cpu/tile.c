@@ -68,6 +68,95 @@ static void values_scalar(void *tile, ek_dtype to, const void *x, ek_dtype from,
         }
 }
 
+/* ---- AVX2: panels are fp32 ---- */
+
+/* Eight rows of 8 words to eight columns of 8 words. */
+EK_AVX2 EK_INLINE void transpose8(__m256i out[8], const __m256i in[8])
+{
+    __m256i u[8];
+
+    EK_UNROLL
+    for (int i = 0; i < 8; i += 4) { /* 4 x 4 blocks within each half of a register */
+        const __m256i a = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        const __m256i b = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+        const __m256i c = _mm256_unpacklo_epi32(in[i + 2], in[i + 3]);
+        const __m256i d = _mm256_unpackhi_epi32(in[i + 2], in[i + 3]);
+
+        u[i] = _mm256_unpacklo_epi64(a, c);
+        u[i + 1] = _mm256_unpackhi_epi64(a, c);
+        u[i + 2] = _mm256_unpacklo_epi64(b, d);
+        u[i + 3] = _mm256_unpackhi_epi64(b, d);
+    }
+    EK_UNROLL
+    for (int c = 0; c < 4; c++) { /* then the halves */
+        out[c] = _mm256_permute2x128_si256(u[c], u[4 + c], 0x20);
+        out[4 + c] = _mm256_permute2x128_si256(u[c], u[4 + c], 0x31);
+    }
+}
+
+EK_AVX2 static void keys_avx2(void *tile, ek_dtype to, const void *x, ek_dtype from, int n, int dim)
+{
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
+    const int words = from == EK_BF16 ? dim / 2 : dim;
+
+    if (to == EK_BF16 || words % 8 != 0) {
+        keys_scalar(tile, to, x, from, n, dim);
+        return;
+    }
+    for (int j = 0; j < EK_TILE; j += 8) {
+        float *out = (float *)tile + dim * EK_PANEL * (j / EK_PANEL) + j % EK_PANEL;
+
+        for (int w = 0; w < words; w += 8) {
+            __m256i row[8], col[8];
+
+            EK_UNROLL
+            for (int i = 0; i < 8; i++)
+                row[i] = j + i < n ? _mm256_loadu_si256((const __m256i *)((const uint32_t *)x +
+                                                                          (j + i) * words + w))
+                                   : _mm256_setzero_si256();
+            transpose8(col, row);
+            EK_UNROLL
+            for (int c = 0; c < 8; c++)
+                if (from == EK_F32) {
+                    _mm256_store_si256((__m256i *)(out + (w + c) * EK_PANEL), col[c]);
+                } else {
+                    _mm256_store_si256((__m256i *)(out + 2 * (w + c) * EK_PANEL),
+                                       _mm256_slli_epi32(col[c], 16));
+                    _mm256_store_si256((__m256i *)(out + (2 * (w + c) + 1) * EK_PANEL),
+                                       _mm256_and_si256(col[c], upper));
+                }
+        }
+    }
+}
+
+EK_AVX2 static void values_avx2(void *tile, ek_dtype to, const void *x, ek_dtype from, int n,
+                                int dim)
+{
+    float *out = tile;
+
+    if (to == EK_BF16 || dim % 8 != 0) {
+        values_scalar(tile, to, x, from, n, dim);
+        return;
+    }
+    if (n < EK_TILE || dim % EK_PANEL != 0)
+        memset(tile, 0, ek_value_tile_bytes(to, dim));
+    for (int j = 0; j < n; j++)
+        for (int d = 0; d < dim; d += 8) {
+            const int at = j * dim + d;
+            __m256i v;
+
+            if (from == EK_F32)
+                v = _mm256_loadu_si256((const __m256i *)((const float *)x + at));
+            else
+                v = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(
+                                          (const __m128i *)((const ek_bf16 *)x + at))),
+                                      16);
+            _mm256_store_si256(
+                (__m256i *)(out + d / EK_PANEL * EK_TILE * EK_PANEL + j * EK_PANEL + d % EK_PANEL),
+                v);
+        }
+}
+
 /* ---- AVX-512 ---- */
 
 /* Sixteen rows of 16 words to sixteen columns of 16 words. */
@@ -200,7 +289,8 @@ EK_AVX512 static void values_avx512(void *tile, ek_dtype to, const void *x, ek_d
 const ek_tile_kit *ek_tile_kit_of(ek_isa isa)
 {
     static const ek_tile_kit plain = {.keys = keys_scalar, .values = values_scalar};
-    static const ek_tile_kit wide = {.keys = keys_avx512, .values = values_avx512};
+    static const ek_tile_kit avx2 = {.keys = keys_avx2, .values = values_avx2};
+    static const ek_tile_kit avx512 = {.keys = keys_avx512, .values = values_avx512};
 
-    return isa >= EK_ISA_AVX512 ? &wide : &plain;
+    return isa >= EK_ISA_AVX512 ? &avx512 : isa >= EK_ISA_AVX2 ? &avx2 : &plain;
 }
