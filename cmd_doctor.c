@@ -71,7 +71,7 @@ static int model_line(const char *path, ek_device *dev, int asked)
     }
     if (ek_model_open(&model, path, dev, EK_BF16, &err) != EK_OK) {
         printf("model         does not work: %s\n", err.msg);
-        return asked ? ek_err_exit(err.code) : 0;
+        return asked ? ek_cmd_fail(&err) : 0;
     }
     const ek_dims *d = ek_model_dims(model);
 
@@ -99,9 +99,11 @@ int ek_cmd_doctor(int argc, char **argv)
         } else {
             const int help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
 
-            if (!help)
-                fprintf(stderr, "evictkit: doctor: unknown argument '%s'\n", argv[i]);
-            fputs(usage_text, help ? stdout : stderr);
+            if (help)
+                fputs(usage_text, stdout);
+            else
+                fprintf(stderr, "evictkit: doctor: found '%s', expected --model FILE.gguf\n",
+                        argv[i]);
             return help ? 0 : 2;
         }
     }

@@ -86,7 +86,8 @@ int ek_cmd_list(int argc, char **argv)
         return 0;
     }
     if (argc < 2 || argc > 3 || (argc == 3 && strcmp(argv[1], "models") != 0)) {
-        fputs(usage_text, stderr);
+        fprintf(stderr, "evictkit: list: expected one of methods, losses, tasks or models%s\n",
+                argc < 2 ? "" : ", and a folder only behind models");
         return 2;
     }
     for (size_t i = 0; i < EK_COUNT(registries); i++) {

@@ -48,6 +48,84 @@ static ek_code check_config(const ek_eval_config *c, ek_err *err)
     return EK_OK;
 }
 
+/* ---- tasks ---- */
+
+struct ek_eval_task {
+    ek_task *task;
+    ek_task_config config; /* completed by the task */
+    int64_t *cell;         /* (n_cells) ids in the database */
+    int64_t n;             /* samples that will run */
+    double full_sum;       /* of the full cache, to judge the baseline */
+    int64_t full_n;
+};
+typedef struct ek_eval_task open_task;
+
+static int count_tokens(void *ctx, const char *text, size_t n)
+{
+    ek_eval *ev = ctx;
+    ek_tokens tok = {0};
+    ek_err err;
+    const int64_t count =
+        ek_tokenizer_encode(ev->tok, text, n, EK_TOK_LOSSY, &tok, &err) == EK_OK ? tok.n : -1;
+
+    ek_tokens_clear(&tok);
+    return count > INT32_MAX ? -1 : (int)count;
+}
+
+/* Tokens of the longest sample, with what is fed or answered. */
+static int64_t longest(const open_task *t)
+{
+    const ek_task_config *c = &t->config;
+    int64_t most = t->task->cls->grade ? 0 : c->prompt + c->continuation;
+
+    for (int i = 0; t->task->cls->grade && i < c->n_lengths; i++)
+        if (c->lengths[i] > most)
+            most = c->lengths[i];
+    return most;
+}
+
+static ek_code open_tasks(ek_eval *ev, ek_err *err)
+{
+    open_task *t = calloc((size_t)ev->config->n_tasks, sizeof *t);
+
+    if (!t)
+        return EK_FAIL(err, EK_ENOMEM, "no memory for %d tasks", ev->config->n_tasks);
+    ev->task = t;
+    for (int i = 0; i < ev->config->n_tasks; i++) {
+        const ek_prompt empty = {.context = "", .question = ""};
+        ek_tokens wrap = {0};
+        int64_t at = 0;
+
+        EK_TRY(ek_template_encode(&ev->template, ev->tok, &empty, 0, &wrap, &at, err));
+        const ek_counter counter = {.count = count_tokens, .ctx = ev, .wrap = (int)wrap.n};
+
+        ek_tokens_clear(&wrap);
+        t[i].config = ev->config->tasks[i];
+        if (t[i].config.seed < 0)
+            t[i].config.seed = ev->config->seed;
+        EK_TRY(ek_task_open(&t[i].task, &t[i].config, &counter, err));
+        if (longest(&t[i]) > ek_model_dims(ev->model)->n_ctx)
+            return EK_FAIL(err, EK_EASKED,
+                           "task %s: found samples of %lld tokens, expected at most %d, the "
+                           "model's context",
+                           t[i].task->cls->name, (long long)longest(&t[i]),
+                           ek_model_dims(ev->model)->n_ctx);
+        t[i].n = t[i].task->n;
+        if (ev->config->limit > 0 && t[i].n > ev->config->limit)
+            t[i].n = ev->config->limit;
+    }
+    return EK_OK;
+}
+
+static void close_tasks(ek_eval *ev)
+{
+    for (int i = 0; ev->task && i < ev->config->n_tasks; i++) {
+        ek_task_close(ev->task[i].task);
+        free(ev->task[i].cell);
+    }
+    free(ev->task);
+}
+
 ek_code ek_eval_open(ek_eval *ev, const ek_eval_config *config, const char *config_text,
                      ek_device *dev, ek_err *err)
 {
@@ -82,6 +160,7 @@ ek_code ek_eval_open(ek_eval *ev, const ek_eval_config *config, const char *conf
     ek_hasher_add(h, ek_model_hash(ev->model), 32);
     ek_hasher_add(h, weights, 32);
     ek_hasher_close(h, ev->run);
+    EK_CHECK(open_tasks(ev, err));
     return EK_OK;
 fail:
     ek_eval_close(ev);
@@ -90,6 +169,7 @@ fail:
 
 void ek_eval_close(ek_eval *ev)
 {
+    close_tasks(ev);
     free(ev->logits);
     free(ev->row);
     free(ev->order);
@@ -99,60 +179,6 @@ void ek_eval_close(ek_eval *ev)
     ek_tokenizer_close(ev->tok);
     ek_model_close(ev->model);
     memset(ev, 0, sizeof *ev);
-}
-
-/* ---- tasks ---- */
-
-typedef struct open_task {
-    ek_task *task;
-    ek_task_config config; /* completed by the task */
-    int64_t *cell;         /* (n_cells) ids in the database */
-    int64_t n;             /* samples that will run */
-    double full_sum;       /* of the full cache, to judge the baseline */
-    int64_t full_n;
-} open_task;
-
-static int count_tokens(void *ctx, const char *text, size_t n)
-{
-    ek_eval *ev = ctx;
-    ek_tokens tok = {0};
-    ek_err err;
-    const int64_t count =
-        ek_tokenizer_encode(ev->tok, text, n, EK_TOK_LOSSY, &tok, &err) == EK_OK ? tok.n : -1;
-
-    ek_tokens_clear(&tok);
-    return count > INT32_MAX ? -1 : (int)count;
-}
-
-static ek_code open_tasks(ek_eval *ev, open_task *t, ek_err *err)
-{
-    for (int i = 0; i < ev->config->n_tasks; i++) {
-        const ek_prompt empty = {.context = "", .question = ""};
-        ek_tokens wrap = {0};
-        int64_t at = 0;
-
-        EK_TRY(ek_template_encode(&ev->template, ev->tok, &empty, 0, &wrap, &at, err));
-        const ek_counter counter = {.count = count_tokens, .ctx = ev, .wrap = (int)wrap.n};
-
-        ek_tokens_clear(&wrap);
-        t[i].config = ev->config->tasks[i];
-        if (t[i].config.seed < 0)
-            t[i].config.seed = ev->config->seed;
-        EK_TRY(ek_task_open(&t[i].task, &t[i].config, &counter, err));
-        t[i].n = t[i].task->n;
-        if (ev->config->limit > 0 && t[i].n > ev->config->limit)
-            t[i].n = ev->config->limit;
-    }
-    return EK_OK;
-}
-
-static void close_tasks(ek_eval *ev, open_task *t)
-{
-    for (int i = 0; t && i < ev->config->n_tasks; i++) {
-        ek_task_close(t[i].task);
-        free(t[i].cell);
-    }
-    free(t);
 }
 
 /* ---- the database ---- */
@@ -312,13 +338,10 @@ static ek_code run_task(ek_eval *ev, ek_store *store, open_task *t, ek_err *err)
 ek_code ek_eval_run(ek_eval *ev, ek_store *store, ek_err *err)
 {
     const int n = ev->config->n_tasks;
-    open_task *t = calloc((size_t)n, sizeof *t);
+    open_task *t = ev->task;
     ek_err later = {0};
-    ek_code code;
+    ek_code code = EK_OK;
 
-    if (!t)
-        return EK_FAIL(err, EK_ENOMEM, "no memory for %d tasks", n);
-    code = open_tasks(ev, t, err);
     for (int i = 0; code == EK_OK && i < n; i++)
         code = store_cells(ev, store, &t[i], err);
     for (int i = 0; code == EK_OK && i < n; i++) {
@@ -331,7 +354,6 @@ ek_code ek_eval_run(ek_eval *ev, ek_store *store, ek_err *err)
         if (code == EK_OK && ek_stop_asked() && i + 1 < n)
             code = EK_FAIL(err, EK_ESTOPPED, "stopped after task %s", t[i].task->cls->name);
     }
-    close_tasks(ev, t);
     if (ek_store_rebuild_metrics(store, ev->run, &later) != EK_OK && code == EK_OK) {
         *err = later;
         code = later.code;
@@ -396,18 +418,15 @@ ek_code ek_eval_plan(ek_eval *ev, ek_eval_todo *todo, ek_err *err)
     const ek_dims *d = ek_model_dims(ev->model);
     const double token_bytes = (double)d->n_layers * d->n_heads *
                                (2.0 * d->head_dim * ek_dtype_size(ek_model_storage(ev->model)) + 4);
-    open_task *t = calloc((size_t)ev->config->n_tasks, sizeof *t);
+    const open_task *t = ev->task;
     double per_token = 0, per_step = 0;
 
     memset(todo, 0, sizeof *todo);
-    if (!t)
-        return EK_FAIL(err, EK_ENOMEM, "no memory for %d tasks", ev->config->n_tasks);
-    EK_CHECK(open_tasks(ev, t, err));
-    EK_CHECK(measure_speed(ev, &per_token, &per_step, err));
+    EK_TRY(measure_speed(ev, &per_token, &per_step, err));
     for (int i = 0; i < ev->config->n_tasks; i++) {
         ek_sample s = {0};
 
-        EK_CHECK(ek_task_sample(&s, t[i].task, 0, err));
+        EK_TRY(ek_task_sample(&s, t[i].task, 0, err));
         const int forced = s.kind == EK_SAMPLE_FORCED;
         const int64_t prompt = forced ? s.prompt_tokens : s.length;
         const int64_t steps = forced ? s.forced_tokens : s.max_new_tokens;
@@ -424,8 +443,5 @@ ek_code ek_eval_plan(ek_eval *ev, ek_eval_todo *todo, ek_err *err)
         ek_sample_clear(&s);
     }
     todo->seconds = per_token * (double)todo->tokens_prefill + per_step * (double)todo->steps;
-    err->code = EK_OK;
-fail:
-    close_tasks(ev, t);
-    return err->code;
+    return EK_OK;
 }

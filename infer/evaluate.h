@@ -34,13 +34,14 @@ typedef struct ek_eval {
     ek_template template;
     ek_engine *engine;
     ek_grid grid;
-    char run[33];   /* identity: resolved config, model, weights */
-    float *logits;  /* (n_cells, n_vocab) */
-    ek_row *row;    /* (n_cells) of the sample in hand */
-    ek_row **order; /* (n_cells) pointers to them, for the engine */
+    char run[33];              /* identity: resolved config, model, weights */
+    float *logits;             /* (n_cells, n_vocab) */
+    ek_row *row;               /* (n_cells) of the sample in hand */
+    ek_row **order;            /* (n_cells) pointers to them, for the engine */
+    struct ek_eval_task *task; /* (n_tasks of the config) */
 } ek_eval;
 
-/* Opens model, tokenizer and grid; checks everything that can be wrong before hours are spent.
+/* Opens model, tokenizer, grid and tasks: what can be wrong is found before anything is stored.
  * config_text: the resolved run. */
 ek_code ek_eval_open(ek_eval *ev, const ek_eval_config *config, const char *config_text,
                      ek_device *dev, ek_err *err);

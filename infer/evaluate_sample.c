@@ -181,7 +181,7 @@ static void fill_record(sample_run *run, const ek_sample *s, int c, ek_record *r
 }
 
 /* Time each cell alone for a few steps; what a row does inside a lockstep has no time of its own.
- */
+ * A sample that fills the model's context leaves no room for it. */
 static ek_code time_alone(sample_run *run, int32_t token, ek_record *record, ek_err *err)
 {
     ek_eval *ev = run->ev;
@@ -191,6 +191,8 @@ static ek_code time_alone(sample_run *run, int32_t token, ek_record *record, ek_
         ek_row *row = &ev->row[c];
         int64_t start = 0;
 
+        if (row->cache.next_pos + SOLO_STEPS > ek_model_dims(ev->model)->n_ctx)
+            continue;
         row->feed = &token;
         row->n_feed = row->n_logits = 1;
         row->logits = ev->logits + (size_t)c * (size_t)n_vocab;
