@@ -224,10 +224,8 @@ ek_code ek_bench_run(ek_bench *out, const ek_bench_set *set, ek_device *dev,
 
         if (set->only && strcmp(set->only, p->name) != 0)
             continue;
-        if (ek_stop_asked()) {
-            EK_FAIL(err, EK_ESTOPPED, "bench: stopped after %d figures", out->n);
-            goto fail;
-        }
+        if (ek_stop_asked())
+            EK_CHECK(EK_FAIL(err, EK_ESTOPPED, "bench: stopped after %d figures", out->n));
         EK_CHECK(measure(&b, p, f, err));
         for (int i = 0; i < 2; i++) {
             if (f->stream[i] > out->stream)
