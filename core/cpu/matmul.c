@@ -4,6 +4,7 @@
 #include "core/bf16.h"
 
 #include <assert.h>
+#include <omp.h>
 #include <string.h>
 
 /* Where input x of output column c of a panel stands. */
@@ -123,10 +124,19 @@ static void matmul_panels(ek_device *dev, float *out, size_t ldo, const float *x
     const size_t panel_bytes = ek_panel_bytes(w->type, w->k);
     const int step = block_rows(row_bytes), n_blocks = (m + step - 1) / step;
     ek_panel_fn *mul = !is_bf16 ? kit->f32 : kit->bf16 ? kit->bf16 : kit->wide;
-    char *a = is_bf16 ? ek_device_work(dev, row_bytes * (size_t)m) : NULL;
+    /* From seven rows on, two turns of the AVX2 kernel, widening once is cheaper than in each turn;
+     * the additions are the same, and so are the bits. */
+    const int unpacks = is_bf16 && kit->unpack && m > 6;
+    const size_t room = unpacks ? ek_panel_bytes(EK_F32, ek_panel_inputs(w->type, w->k)) : 0;
+    const int threads = omp_get_max_threads();
+    char *a = is_bf16 ? ek_device_work(dev, row_bytes * (size_t)m + room * (size_t)threads) : NULL;
 
-#pragma omp parallel if ((int64_t)m * w->n * w->k > 65536)
+#pragma omp parallel num_threads(threads) if ((int64_t)m * w->n * w->k > 65536)
     {
+        float *wide =
+            unpacks ? (float *)(a + row_bytes * (size_t)m + room * (size_t)omp_get_thread_num())
+                    : NULL;
+
         if (is_bf16)
             convert_rows(kit, a, row_bytes, x, ldx, w, m);
             /* K is never split and a row's sums run over k in order, so that neither the number of
@@ -139,7 +149,11 @@ static void matmul_panels(ek_device *dev, float *out, size_t ldo, const float *x
             const char *panel = (const char *)w->data + panel_bytes * (size_t)p;
             float *o = out + (size_t)i * ldo + (size_t)p * EK_PANEL;
 
-            if (is_bf16)
+            if (unpacks && rows > 6) {
+                kit->unpack(wide, (const ek_bf16 *)panel, ek_panel_inputs(w->type, w->k));
+                panel_rows(kit->f32, o, ldo, a + (size_t)i * row_bytes, row_bytes, row_bytes / size,
+                           wide, w, cols, rows, into);
+            } else if (is_bf16)
                 panel_rows(mul, o, ldo, a + (size_t)i * row_bytes, row_bytes, row_bytes / size,
                            panel, w, cols, rows, into);
             else

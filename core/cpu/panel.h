@@ -21,6 +21,9 @@ typedef struct ek_panel_kit {
     /* [1][..]: like f32, but a is stored (k, rows); [..][1]: columns 16 .. 31 need not be written.
      */
     ek_panel_fn *gemm[2][2];
+    /* A bf16 panel of k inputs as an fp32 one, where that pays before many rows; NULL: it does not.
+     */
+    void (*unpack)(float *to, const ek_bf16 *panel, int k);
     void (*to_bf16)(ek_bf16 *to, const float *x, int n);
     void (*round)(float *to, const float *x, int n); /* to bf16 and back: the numbers it keeps */
 } ek_panel_kit;

@@ -210,6 +210,15 @@ EK_AVX2 static void panel_wide_avx2(int k, const void *a, size_t lda, const void
     }
 }
 
+EK_AVX2 static void unpack_avx2(float *to, const ek_bf16 *panel, int k)
+{
+    for (int n = 0; n < k; n += 2, panel += 2 * EK_PANEL, to += 2 * EK_PANEL)
+        for (int j = 0; j < EK_PANEL; j += 8) {
+            _mm256_store_ps(to + j, even_avx2(panel + 2 * j));
+            _mm256_store_ps(to + EK_PANEL + j, odd_avx2(panel + 2 * j));
+        }
+}
+
 /* Rounding to nearest even on integers; a NaN keeps its upper half, made quiet. */
 EK_AVX2 EK_INLINE __m256i nearest_avx2(__m256 x)
 {
@@ -254,6 +263,7 @@ const ek_panel_kit ek_panel_avx2 = {
     .f32 = panel_f32_avx2,
     .gemm = {{panel_f32_avx2, half_f32_avx2}, {panel_f32t_avx2, half_f32t_avx2}},
     .wide = panel_wide_avx2,
+    .unpack = unpack_avx2,
     .to_bf16 = ek_to_bf16_avx2,
     .round = ek_round_avx2,
 };
