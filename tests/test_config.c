@@ -315,11 +315,11 @@ static void sizes_are_limited(void **state)
     text[100000] = '\0';
     assert_refused(text, NULL, 0, "nested deeper than 24");
     n = (size_t)sprintf(text, "tasks: [");
-    for (int i = 0; i < 100000; i++)
+    for (int i = 0; i < 5000; i++)
         n += (size_t)sprintf(text + n, "a,");
     sprintf(text + n, "b]\n");
     run r = parsed(text, NULL, 0);
-    assert_int_equal(r.n_tasks, 100001);
+    assert_int_equal(r.n_tasks, 5001);
     ek_config_clear(&r, fields);
     free(text);
 }
