@@ -50,16 +50,6 @@ static ek_code check_config(const ek_eval_config *c, ek_err *err)
 
 /* ---- tasks ---- */
 
-struct ek_eval_task {
-    ek_task *task;
-    ek_task_config config; /* completed by the task */
-    int64_t *cell;         /* (n_cells) ids in the database */
-    int64_t n;             /* samples that will run */
-    double full_sum;       /* of the full cache, to judge the baseline */
-    int64_t full_n;
-};
-typedef struct ek_eval_task open_task;
-
 static int count_tokens(void *ctx, const char *text, size_t n)
 {
     ek_eval *ev = ctx;
@@ -73,7 +63,7 @@ static int count_tokens(void *ctx, const char *text, size_t n)
 }
 
 /* Tokens of the longest sample, with what is fed or answered. */
-static int64_t longest(const open_task *t)
+static int64_t longest(const ek_eval_task *t)
 {
     const ek_task_config *c = &t->config;
     int64_t most = t->task->cls->grade ? 0 : c->prompt + c->continuation;
@@ -86,7 +76,7 @@ static int64_t longest(const open_task *t)
 
 static ek_code open_tasks(ek_eval *ev, ek_err *err)
 {
-    open_task *t = calloc((size_t)ev->config->n_tasks, sizeof *t);
+    ek_eval_task *t = calloc((size_t)ev->config->n_tasks, sizeof *t);
 
     if (!t)
         return EK_FAIL(err, EK_ENOMEM, "no memory for %d tasks", ev->config->n_tasks);
@@ -183,7 +173,7 @@ void ek_eval_close(ek_eval *ev)
 
 /* ---- the database ---- */
 
-static ek_code store_cells(ek_eval *ev, ek_store *store, open_task *t, ek_err *err)
+static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err *err)
 {
     const int n_cells = ev->grid.n_cells;
 
@@ -218,7 +208,7 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, open_task *t, ek_err *e
     return EK_OK;
 }
 
-static ek_code cells_are(ek_eval *ev, ek_store *store, const open_task *t, const char *status,
+static ek_code cells_are(ek_eval *ev, ek_store *store, const ek_eval_task *t, const char *status,
                          ek_err *err)
 {
     for (int c = 0; c < ev->grid.n_cells; c++)
@@ -229,7 +219,7 @@ static ek_code cells_are(ek_eval *ev, ek_store *store, const open_task *t, const
 /* ---- samples ---- */
 
 /* Full cache is the first record: is the baseline itself sound? */
-static ek_code judge_baseline(open_task *t, const ek_record *full, ek_err *err)
+static ek_code judge_baseline(ek_eval_task *t, const ek_record *full, ek_err *err)
 {
     const ek_task_class *cls = t->task->cls;
 
@@ -265,8 +255,8 @@ static ek_code check_record(const ek_eval *ev, const ek_record *record, ek_err *
     return EK_OK;
 }
 
-static ek_code run_sample(ek_eval *ev, ek_store *store, open_task *t, int64_t i, ek_record *record,
-                          ek_err *err)
+static ek_code run_sample(ek_eval *ev, ek_store *store, ek_eval_task *t, int64_t i,
+                          ek_record *record, ek_err *err)
 {
     const int n_cells = ev->grid.n_cells;
     ek_sample_row *rows = calloc((size_t)n_cells, sizeof *rows);
@@ -297,8 +287,8 @@ fail:
 }
 
 /* A sample counts as done when its last cell is in; all cells of one are written together. */
-static ek_code is_done(ek_store *store, const ek_eval *ev, const open_task *t, int64_t i, int *done,
-                       ek_err *err)
+static ek_code is_done(ek_store *store, const ek_eval *ev, const ek_eval_task *t, int64_t i,
+                       int *done, ek_err *err)
 {
     ek_sample s = {0};
 
@@ -310,7 +300,7 @@ static ek_code is_done(ek_store *store, const ek_eval *ev, const open_task *t, i
     return code;
 }
 
-static ek_code run_task(ek_eval *ev, ek_store *store, open_task *t, ek_err *err)
+static ek_code run_task(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err *err)
 {
     ek_record *record = calloc((size_t)ev->grid.n_cells, sizeof *record);
     ek_progress p;
@@ -338,7 +328,7 @@ static ek_code run_task(ek_eval *ev, ek_store *store, open_task *t, ek_err *err)
 ek_code ek_eval_run(ek_eval *ev, ek_store *store, ek_err *err)
 {
     const int n = ev->config->n_tasks;
-    open_task *t = ev->task;
+    ek_eval_task *t = ev->task;
     ek_err later = {0};
     ek_code code = EK_OK;
 
@@ -418,7 +408,7 @@ ek_code ek_eval_plan(ek_eval *ev, ek_eval_todo *todo, ek_err *err)
     const ek_dims *d = ek_model_dims(ev->model);
     const double token_bytes = (double)d->n_layers * d->n_heads *
                                (2.0 * d->head_dim * ek_dtype_size(ek_model_storage(ev->model)) + 4);
-    const open_task *t = ev->task;
+    const ek_eval_task *t = ev->task;
     double per_token = 0, per_step = 0;
 
     memset(todo, 0, sizeof *todo);

@@ -26,6 +26,15 @@ typedef struct ek_eval_config {
 extern const ek_field ek_eval_fields[];
 extern const ek_eval_config ek_eval_defaults;
 
+typedef struct ek_eval_task {
+    ek_task *task;
+    ek_task_config config; /* completed by the task */
+    int64_t *cell;         /* (n_cells) ids in the database */
+    int64_t n;             /* samples that will run */
+    double full_sum;       /* of the full cache, to judge the baseline */
+    int64_t full_n;
+} ek_eval_task;
+
 typedef struct ek_eval {
     const ek_eval_config *config; /* borrowed */
     ek_device *dev;               /* borrowed */
@@ -34,11 +43,11 @@ typedef struct ek_eval {
     ek_template template;
     ek_engine *engine;
     ek_grid grid;
-    char run[33];              /* identity: resolved config, model, weights */
-    float *logits;             /* (n_cells, n_vocab) */
-    ek_row *row;               /* (n_cells) of the sample in hand */
-    ek_row **order;            /* (n_cells) pointers to them, for the engine */
-    struct ek_eval_task *task; /* (n_tasks of the config) */
+    char run[33];       /* identity: resolved config, model, weights */
+    float *logits;      /* (n_cells, n_vocab) */
+    ek_row *row;        /* (n_cells) of the sample in hand */
+    ek_row **order;     /* (n_cells) pointers to them, for the engine */
+    ek_eval_task *task; /* (n_tasks of the config) */
 } ek_eval;
 
 /* Opens model, tokenizer, grid and tasks: what can be wrong is found before anything is stored.
