@@ -29,7 +29,10 @@ fail() { # name [log]
     failed=$((failed + 1))
     failures+=("$1")
     printf 'FAILED: %s\n' "$1"
-    [ -z "${2:-}" ] || tail -n "${3:-40}" "$2"
+    [ -n "${2:-}" ] || return 0
+    # Of a compiler's output the lines about errors, else the end.
+    grep -E -A4 'error:|FAILED:.*\.o *$|undefined reference' "$2" | grep -v '^ccache\|^/usr/bin/' | head -n 60 ||
+        tail -n "${3:-40}" "$2"
 }
 
 check() { # name command...: one check, quiet unless it fails
@@ -52,9 +55,14 @@ configure() { # folder compiler options...
     cmake -S . -B "$1" -G Ninja -DCMAKE_C_COMPILER="$2" "${launcher[@]}" "${@:3}"
 }
 
+targets() { # folder: what is compiled there; of a fuzzing build the fuzz targets and their needs
+    [ "$1" != build-fuzz ] || ninja -C "$1" -t targets all | sed -nE 's/^(fuzz_[a-z0-9_]+): .*/\1/p'
+}
+
 build() { # name folder compiler options...: configure and compile
     title "$1"
-    check "$1: configure" configure "${@:2}" && check "$1: compile" ninja -C "$2"
+    # shellcheck disable=SC2046
+    check "$1: configure" configure "${@:2}" && check "$1: compile" ninja -C "$2" -k 0 $(targets "$2")
 }
 
 run_tests() { # name folder: every ctest counts

@@ -134,7 +134,7 @@ static ek_code begin(ek_eval *ev, ek_store *store, const arguments *a, const cha
                             .model = ev->config->model,
                             .model_hash = ek_model_hash(ev->model),
                             .tokenizer_hash = ek_tokenizer_hash(ev->tok),
-                            .template_hash = ev->template.hash,
+                            .template_hash = ev->chat.hash,
                             .config = text};
 
     code = a->restart ? ek_store_run_delete(store, ev->run, err) : EK_OK;

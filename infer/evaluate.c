@@ -86,7 +86,7 @@ static ek_code open_tasks(ek_eval *ev, ek_err *err)
         ek_tokens wrap = {0};
         int64_t at = 0;
 
-        EK_TRY(ek_template_encode(&ev->template, ev->tok, &empty, 0, &wrap, &at, err));
+        EK_TRY(ek_template_encode(&ev->chat, ev->tok, &empty, 0, &wrap, &at, err));
         const ek_counter counter = {.count = count_tokens, .ctx = ev, .wrap = (int)wrap.n};
 
         ek_tokens_clear(&wrap);
@@ -128,8 +128,8 @@ ek_code ek_eval_open(ek_eval *ev, const ek_eval_config *config, const char *conf
     EK_CHECK(check_config(config, err));
     EK_CHECK(ek_model_open(&ev->model, config->model, dev, (ek_dtype)config->storage, err));
     EK_CHECK(ek_tokenizer_open(&ev->tok, ek_model_gguf(ev->model), err));
-    if (ek_template_open(&ev->template, ek_model_gguf(ev->model), err) != EK_OK)
-        ek_template_none(&ev->template); /* a base model: tasks with a chat refuse below */
+    if (ek_template_open(&ev->chat, ek_model_gguf(ev->model), err) != EK_OK)
+        ek_template_none(&ev->chat); /* a base model: tasks with a chat refuse below */
     EK_CHECK(ek_engine_open(&ev->engine, ev->model, dev, err));
     EK_CHECK(ek_grid_open(&ev->grid, config->methods, config->n_methods, config->budgets,
                           config->n_budgets, (ek_decode)config->decode, config->seed, ev->model,
@@ -165,7 +165,7 @@ void ek_eval_close(ek_eval *ev)
     free(ev->order);
     ek_grid_close(&ev->grid);
     ek_engine_close(ev->engine);
-    ek_template_clear(&ev->template);
+    ek_template_clear(&ev->chat);
     ek_tokenizer_close(ev->tok);
     ek_model_close(ev->model);
     memset(ev, 0, sizeof *ev);

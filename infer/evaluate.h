@@ -40,7 +40,7 @@ typedef struct ek_eval {
     ek_device *dev;               /* borrowed */
     ek_model *model;
     ek_tokenizer *tok;
-    ek_template template;
+    ek_template chat;
     ek_engine *engine;
     ek_grid grid;
     char run[33];       /* identity: resolved config, model, weights */

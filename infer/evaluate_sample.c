@@ -352,7 +352,7 @@ static ek_code encode_prompt(sample_run *run, const ek_sample *s, int query_awar
     int64_t question = 0;
 
     ek_template_none(&none);
-    EK_TRY(ek_template_encode(s->chat ? &ev->template : &none, ev->tok, &prompt, EK_TOK_LOSSY,
+    EK_TRY(ek_template_encode(s->chat ? &ev->chat : &none, ev->tok, &prompt, EK_TOK_LOSSY,
                               &run->tok, &question, err));
     EK_TRY(ek_tokenizer_encode(ev->tok, s->answer_prefix, strlen(s->answer_prefix), EK_TOK_LOSSY,
                                &run->tok, err));

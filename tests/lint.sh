@@ -27,7 +27,7 @@ mapfile -t headers < <(printf '%s\n' "${own[@]}" | grep '\.h$')
 folders=(core scorers infer train datasets results)
 
 without_comments() {
-    gcc -fpreprocessed -dD -E -P -x c "$1" 2>/dev/null
+    gcc -fpreprocessed -dD -E -P -x c "$1" 2>/dev/null | sed -E '/^#/!s/"([^"\\]|\\.)*"/""/g'
 }
 
 # --- banned calls.  Commands, progress and tests may print, end the process and ask the environment.
