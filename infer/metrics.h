@@ -1,6 +1,6 @@
 /* infer/metrics.h - fidelity to the full cache, and what a plan cost in attention.
  *
- * Fidelity (benchmarks.md 1.1): names as llama.cpp users know them.  base is the full-cache row of
+ * Fidelity: names as llama.cpp users know them.  base is the full-cache row of
  * the same run, Q the row under a policy; p are next-token probabilities.  Logits are fp32, every
  * sum is fp64. */
 #ifndef EK_INFER_METRICS_H
@@ -34,7 +34,7 @@ enum { EK_FIDELITY_NUMBERS = 24 };
 /* All numbers of the table; fewer than 2 predictions: none.  Returns how many. */
 int ek_fidelity_numbers(const ek_fidelity *f, ek_number out[EK_FIDELITY_NUMBERS]);
 
-/* What a plan loses of the attention that some later queries paid (full cache, methods.md 15).
+/* What a plan loses of the attention that some later queries paid (full cache).
  * future (entries, group), indexed like the columns of the cache that was cut: sums over those
  * queries.  kept: the slots that stay, of one head of n entries. */
 typedef struct ek_future_loss {

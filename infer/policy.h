@@ -71,7 +71,7 @@ ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache 
 /* entries / EK_SHARE_FLOOR is the least a head gets where heads share a layer's budget. */
 enum { EK_SHARE_FLOOR = 5 };
 
-/* How many sinks and recent entries of n are protected under budget B (methods.md 1.2 Shrink). */
+/* How many sinks and recent entries of n are protected under budget B. */
 void ek_policy_protected(const ek_method *m, int32_t n, int32_t entries, int32_t *sinks,
                          int32_t *recent);
 

@@ -1,12 +1,12 @@
 /* scorers/foresight.c - keep what a trained scorer expects to receive attention from now on.
- * Ours; methods.md 2.11.  The scorer learns the mass of future attention, not its logarithm, sees
+ * This program's own.  The scorer learns the mass of future attention, not its logarithm, sees
  * the age of an entry, and is calibrated, so that the heads of a layer can share a budget. */
 #include "scorers/method.h"
 
 const ek_method ek_method_foresight = {
     .name = "foresight",
     .brief = "a trained scorer of key, value and age; heads share a layer's budget",
-    .paper = "ours; methods.md 2.11",
+    .paper = "this program's own",
     .measure = {.signal = &ek_scorer_mlp, .carry = {.kind = EK_CARRY_ONCE, .every = 1}},
     .protect = {.sinks = 4, .recent = 64},
     .budget = EK_SHARE_LAYER,

@@ -1,6 +1,6 @@
 /* scorers/kvpop.c - keep what a trained scorer expects to be looked at after it leaves the window.
- * KVpop, arXiv 2607.05061; methods.md 2.  Difference: the base model is frozen, prompts run with
- * full attention and are cut once at their end (2.9). */
+ * KVpop, arXiv 2607.05061.  Difference: the base model is frozen, prompts run with
+ * full attention and are cut once at their end. */
 #include "scorers/method.h"
 
 const ek_method ek_method_kvpop = {

@@ -1,6 +1,5 @@
-/* scorers/method.h - a method is a row of choices, plain data (design: "A method is a row of
- * choices").  A method file declares its row; YAML changes a copy of it.  methods.md has each row.
- */
+/* scorers/method.h - a method is a row of choices, plain data.  A method file declares its row;
+ * YAML changes a copy of it. */
 #ifndef EK_SCORERS_METHOD_H
 #define EK_SCORERS_METHOD_H
 
@@ -49,8 +48,8 @@ typedef struct ek_measure { /* what is measured and carried; measure.c does it *
     ek_newborn newborn;
 } ek_measure;
 
-/* Protected by mask, never by a high score; both count against the budget (methods.md 1.2 Shrink).
- */
+/* Protected by mask, never by a high score; both count against the budget, and shrink with a
+ * small one. */
 typedef struct ek_protect {
     int sinks, recent;
     int recent_half;   /* 1: recent is B - B/2 (H2O), whatever `recent` says */

@@ -2,10 +2,10 @@
  *
  *     x = [k ; v] as cached (rotated key), and log age under EK_AGE_INPUT; standardised per head
  *     r = w_out . silu(E x + b) + b_out
- * KVpop's MLP (arXiv 2607.05061; methods.md 2.8), with the ages of 2.4 and 2.11.  w_out starts at
- * 0, so an untrained scorer with an age ranks by recency.  Differences: inputs are standardised
- * with constants measured before training, and a frozen base needs a faster decay, so gamma starts
- * at .999 within [.99, .999999].
+ * KVpop's MLP (arXiv 2607.05061), with log age as a further choice.  w_out starts at 0, so an
+ * untrained scorer with an age ranks by recency.  Differences: inputs are standardised with
+ * constants measured before training, and a frozen base needs a faster decay, so gamma starts at
+ * .999 within [.99, .999999].
  *
  * Activations of a head of n entries: x (n, in), E x + b (n, hidden), its silu (n, hidden). */
 #include "core/bf16.h"
@@ -31,7 +31,7 @@ static int n_inputs(const ek_scorer *s)
     return 2 * s->dims.head_dim + (s->set.age == EK_AGE_INPUT);
 }
 
-/* The default width is the one whose size is nearest to the recurrent scorer's (methods.md 2.8). */
+/* The default width is the one whose size is nearest to the paper's recurrent scorer. */
 static int n_hidden(const ek_scorer *s)
 {
     const int d = s->dims.head_dim;

@@ -1,7 +1,7 @@
 /* scorers/oracle.c - what the future will really look at.
  * The evaluator runs the true continuation over the full cache and puts the mean attention of its
- * queries into the carry, one number per query head; the largest of a group decides (methods.md
- * 14).  An upper reference: not selectable outside `evaluate`. */
+ * queries into the carry, one number per query head; the largest of a group decides.
+ * An upper reference: not selectable outside `evaluate`. */
 #include "scorers/method.h"
 
 const ek_scorer_class ek_scorer_oracle = {

@@ -14,7 +14,7 @@
 
 typedef struct ek_scorer_class ek_scorer_class;
 
-/* How a learned score depends on age (methods.md 2.4, 2.11).  age = next_pos - pos >= 1. */
+/* How a learned score depends on age.  age = next_pos - pos >= 1. */
 typedef enum ek_age {
     EK_AGE_NONE,  /* not at all */
     EK_AGE_EXP,   /* + age log gamma_h: static priorities, nested in time */
@@ -78,10 +78,10 @@ typedef struct ek_learner {
     void (*age)(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p);
     void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const ek_real *dp,
                      ek_real *dparams);
-    /* log gamma of a head (EK_AGE_EXP), else 0: targets are ranked with it (methods.md 2.4). */
+    /* log gamma of a head (EK_AGE_EXP), else 0: targets are ranked with it. */
     ek_real (*log_gamma)(const ek_scorer *s, int layer, int h);
     /* log of the mass of attention a head gives to what may be evicted; makes softmaxed scores of
-     * different heads comparable (methods.md 2.11, 5).  0 if the scorer has none. */
+     * different heads comparable.  0 if the scorer has none. */
     ek_real (*log_mass)(const ek_scorer *s, int layer, int h);
 } ek_learner;
 

@@ -249,7 +249,7 @@ static void test_control(void **state)
     free(p);
 }
 
-/* KP10: an untrained scorer with an age ranks by recency. */
+/* An untrained scorer with an age ranks by recency. */
 static void test_untrained(void **state)
 {
     problem *p = malloc(sizeof *p);

@@ -1,4 +1,4 @@
-/* tests/test_inertia.c - one state for the model: InertiaKV, Lazy, Score-Free (methods.md 6). */
+/* tests/test_inertia.c - one state for the model: InertiaKV, Lazy, Score-Free. */
 #include "tests/check_cache.h"
 
 #include <math.h>

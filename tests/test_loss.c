@@ -1,4 +1,4 @@
-/* tests/test_loss.c - the worked losses of methods.md 2.6 and 2.7, KP9, KP11. */
+/* tests/test_loss.c - losses worked by hand, on a few entries each. */
 #include "train/loss.h"
 
 #include <math.h>
@@ -178,9 +178,9 @@ static void test_balance(void **state)
     near(no, 0.75, 1e-12);
     for (double rho = 0; rho <= 1; rho += 0.01) {
         ek_loss_balance(rho, &yes, &no);
-        near(rho * yes + (1 - rho) * no, 1, 1e-12); /* KP9 */
+        near(rho * yes + (1 - rho) * no, 1, 1e-12); /* the mean weight is 1 */
     }
-    ek_loss_balance(0.05, &yes, &no); /* KP11: 4 and .526316 before normalising */
+    ek_loss_balance(0.05, &yes, &no); /* 4 and .526316 before normalising */
     near(yes / no, 4 / 0.526316, 1e-4);
 }
 

@@ -1,5 +1,5 @@
-/* tests/test_measure.c - how attention is combined: the worked examples of methods.md and the
- * mistakes others made. */
+/* tests/test_measure.c - how attention is combined: worked examples and the mistakes others
+ * made. */
 #include "tests/check_cache.h"
 
 #include <math.h>

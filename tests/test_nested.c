@@ -1,5 +1,5 @@
-/* tests/test_nested.c - KP6 with the real parts: at every step the running cache, under the kvpop
- * policy and a learned scorer, holds what the training mask says is visible. */
+/* tests/test_nested.c - nested top-k with the real parts: at every step the running cache, under
+ * the kvpop policy and a learned scorer, holds what the training mask says is visible. */
 #include "core/rng.h"
 #include "infer/policy.h"
 #include "train/rank.h"

@@ -1,4 +1,4 @@
-/* tests/test_rank.c - order within a head: the tables of methods.md 2.5 and 2.6, KP5, KP6. */
+/* tests/test_rank.c - order within a head: tables worked by hand, and brute force. */
 #include "core/rng.h"
 #include "train/rank.h"
 
@@ -55,7 +55,7 @@ static void test_table(void **state)
     ek_rank_close(&r);
 }
 
-/* KP5: the scan, the heap and brute force agree on random priorities with ties; KP6: the mask is
+/* The scan, the heap and brute force agree on random priorities with ties; the mask is
  * what a cache holds that drops the worst of its k + 1 at every step. */
 static void test_three_ways(void **state)
 {

@@ -1,4 +1,4 @@
-/* tests/test_signals.c - signals of entries, chance and the future (methods.md 11, 14). */
+/* tests/test_signals.c - signals of entries, chance and the future. */
 #include "tests/check_cache.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
-/* tests/test_target.c - the streamed target against a dense one in double: KP1 to KP4, and memory.
- */
+/* tests/test_target.c - the streamed target against a dense one in double, and its memory. */
 #include "core/device.h"
 #include "core/rng.h"
 #include "train/target.h"
@@ -231,8 +230,8 @@ static void test_dense(void **state)
     print_message("greatest relative error %.2g\n", worst);
 }
 
-/* KP1, the table of methods.md 2.2, from given probabilities: keys are unit vectors, so that query
- * i, dimension j is the logit itself.  KP2: mass is conserved. */
+/* A table worked by hand, from given probabilities: keys are unit vectors, so that query
+ * i, dimension j is the logit itself.  Mass is conserved. */
 static void test_table(void **state)
 {
     enum { S = 6, W = 2 };
@@ -295,7 +294,7 @@ static void test_table(void **state)
         ek_target_mass(&t, &view, 0, mass);
         for (int j = 0; j < 4; j++)
             near(log(need.set.eps + (double)mass[j]), row[c].r[j], 6e-5, "table", j);
-        if (c == 2) /* KP2 per query head: what is summed and what stays in windows make S */
+        if (c == 2) /* per query head, what is summed and what stays in windows make S */
             for (int g = 0; g < 2; g++) {
                 double sum = 0;
 
@@ -310,7 +309,7 @@ static void test_table(void **state)
     }
 }
 
-/* KP3: equal logits. */
+/* Equal logits. */
 static void test_equal(void **state)
 {
     static const double mean[4] = {.2375, .205556, .183333, .166667};

@@ -1,6 +1,6 @@
 /* train/data.h - training sequences: prose, and retrieval text in which later tokens look back.
  *
- * Sequence i comes from (seed, i) alone.  At a cut (methods.md 2.11) everything before it may be
+ * Sequence i comes from (seed, i) alone.  At a cut everything before it may be
  * forgotten and everything after it is the future that decides what should have been kept: for
  * prose random places with `horizon` tokens behind them, for retrieval text right before the first
  * question.  cut 0: whole sequences of `length` tokens, for losses that rank over time. */

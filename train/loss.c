@@ -1,4 +1,4 @@
-/* train/loss.c - pair, regress, hinge, survival, listwise.  methods.md 2.6, 2.7, 2.11. */
+/* train/loss.c - pair, regress, hinge, survival, listwise. */
 #include "train/loss.h"
 
 #include "core/rng.h"

@@ -2,8 +2,7 @@
  *
  * A loss sees one head of one record at a time: the entries, the mass of attention each of them
  * really received later, and what the scorer says of them.  An optimiser step shows all its records
- * of a head twice: `count` (targets only), then `run`, which may use what was counted.
- * methods.md 2.6, 2.7. */
+ * of a head twice: `count` (targets only), then `run`, which may use what was counted. */
 #ifndef EK_TRAIN_LOSS_H
 #define EK_TRAIN_LOSS_H
 
@@ -74,7 +73,7 @@ typedef struct ek_loss {
 
 extern const ek_loss ek_losses[EK_N_LOSSES]; /* by ek_loss_kind */
 
-/* The two balance weights of a share rho of y = +1, divided by their mean (methods.md 2.6). */
+/* The two balance weights of a share rho of y = +1, divided by their mean. */
 void ek_loss_balance(double rho, double *yes, double *no);
 /* Of a decision: Delta >= 0 between newborn and partner in the target. */
 double ek_loss_margin(const ek_loss_set *set, double delta);

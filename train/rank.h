@@ -1,6 +1,6 @@
 /* train/rank.h - order within a head: which tokens the k best are, at every position at once.
  *
- * With static priorities (methods.md 2.4) a token that falls out of the k best never returns, so a
+ * With static priorities a token that falls out of the k best never returns, so a
  * sequence needs one sort and one scan.  Positions count from 0 to n-1; sinks s, window w (the
  * current token included), k older tokens kept.  Eligible at query i: s <= j <= i - w.  Equal
  * priorities: the younger token is better. */

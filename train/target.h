@@ -1,13 +1,13 @@
 /* train/target.h - how much attention each token receives after it leaves the recent window.
  *
  * Computed layer by layer while the model reads, from queries, keys and their log-sum-exp, by sums
- * over columns: no buffer grows with the square of the length (methods.md 2.2, 2.3).
+ * over columns: no buffer grows with the square of the length.
  *
  *     m_g[j] = 1/N_j sum over queries i in [j + w, last_j] of p_g(i, j)
  *     last_j = min(S - 1, j + w + horizon)      N_j = last_j - (j + w) + 1
  *     M[j]   = max or mean over g of m_g[j]                 the target is log(eps + M[j])
  *
- * At a cut t (methods.md 2.11) only queries t .. t + horizon - 1 count, and only entries j < t - w:
+ * At a cut t only queries t .. t + horizon - 1 count, and only entries j < t - w:
  * then N_j is their number, the same for all entries.
  *
  * Memory: (n_layers, n_heads, entries, group) floats once; max and block twice or three times. */
