@@ -12,12 +12,25 @@
 /* In front of every block, so that free knows what it gives back.  64 bytes keep the alignment. */
 typedef struct block_head {
     size_t bytes;
-    char pad[64 - sizeof(size_t)];
+    struct ek_chunk *chunk; /* where the block was carved; NULL: it is an allocation of its own */
+    char pad[64 - sizeof(size_t) - sizeof(void *)];
 } block_head;
 _Static_assert(sizeof(block_head) == 64, "the head keeps blocks aligned");
 
 /* From here on, huge pages are worth a 2 MiB alignment. */
 static const size_t huge_from = (size_t)4 << 20;
+
+/* Weights are carved from big chunks: with 4 KiB pages decode reads them at two thirds of the
+ * speed, and a matrix alone is too small for pages of 2 MiB.  A chunk goes when its last block
+ * goes. */
+typedef struct ek_chunk {
+    size_t size, used;
+    void *map; /* what munmap wants */
+    size_t map_size;
+    int live; /* blocks in use */
+} ek_chunk;
+static const size_t huge_page = (size_t)2 << 20, chunk_size = (size_t)32 << 20,
+                    carve_from = (size_t)64 << 10;
 
 static const char *const isa_names[] = {
     [EK_ISA_SCALAR] = "scalar",         [EK_ISA_AVX2] = "avx2",
@@ -104,10 +117,17 @@ void ek_device_close(ek_device *dev)
     free(dev);
 }
 
+static void count(ek_device *dev, size_t bytes)
+{
+    dev->bytes += (int64_t)bytes;
+    if (dev->bytes > dev->peak)
+        dev->peak = dev->bytes;
+}
+
 void *ek_device_alloc(ek_device *dev, size_t bytes)
 {
     const int huge = bytes >= huge_from;
-    const size_t align = huge ? (size_t)2 << 20 : 64;
+    const size_t align = huge ? huge_page : 64;
     block_head *head;
     size_t total;
 
@@ -121,21 +141,68 @@ void *ek_device_alloc(ek_device *dev, size_t bytes)
         (void)madvise(head, total, MADV_HUGEPAGE); /* advice: nothing breaks if it is refused */
     memset(head, 0, total);
     head->bytes = bytes;
-    dev->bytes += (int64_t)bytes;
-    if (dev->bytes > dev->peak)
-        dev->peak = dev->bytes;
+    count(dev, bytes);
+    return head + 1;
+}
+
+static ek_chunk *chunk_open(size_t need)
+{
+    const size_t want =
+        need + sizeof(block_head) > chunk_size ? need + sizeof(block_head) : chunk_size;
+    const size_t size = (want + huge_page - 1) / huge_page * huge_page;
+    char *map =
+        mmap(NULL, size + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ek_chunk *chunk;
+
+    _Static_assert(sizeof(ek_chunk) <= sizeof(block_head), "a chunk's head takes one line");
+    if (map == MAP_FAILED)
+        return NULL;
+    chunk = (ek_chunk *)(((uintptr_t)map + huge_page - 1) / huge_page * huge_page);
+    (void)madvise(chunk, size, MADV_HUGEPAGE);
+    *chunk = (ek_chunk){
+        .size = size, .used = sizeof(block_head), .map = map, .map_size = size + huge_page};
+    return chunk;
+}
+
+/* Like ek_device_alloc, for what lives long and is read in one go.  Fresh pages are zero. */
+static void *chunk_alloc(ek_device *dev, size_t bytes)
+{
+    const size_t total = ek_lines(bytes) + sizeof(block_head);
+    block_head *head;
+
+    if (bytes < carve_from || bytes > (size_t)1 << 46)
+        return ek_device_alloc(dev, bytes);
+    if (!dev->chunk || dev->chunk->size - dev->chunk->used < total)
+        dev->chunk = chunk_open(total);
+    if (!dev->chunk)
+        return NULL;
+    head = (block_head *)((char *)dev->chunk + dev->chunk->used);
+    *head = (block_head){.bytes = bytes, .chunk = dev->chunk};
+    dev->chunk->used += total;
+    dev->chunk->live++;
+    count(dev, bytes);
     return head + 1;
 }
 
 void ek_device_free(ek_device *dev, void *p)
 {
     block_head *head = p;
+    ek_chunk *chunk;
 
     if (!p)
         return;
     head--;
     dev->bytes -= (int64_t)head->bytes;
-    free(head);
+    chunk = head->chunk;
+    if (!chunk) {
+        free(head);
+        return;
+    }
+    if (--chunk->live > 0)
+        return;
+    if (dev->chunk == chunk)
+        dev->chunk = NULL;
+    (void)munmap(chunk->map, chunk->map_size);
 }
 
 void *ek_device_work(ek_device *dev, size_t bytes)
@@ -161,7 +228,7 @@ ek_code ek_weight_open(ek_weight *w, ek_device *dev, ek_dtype type, int n, int k
 
     assert(n > 0 && k > 0);
     made.bytes = ek_panel_bytes(type, k) * (size_t)ek_panels(n);
-    made.data = (double)n * k < 1e12 ? ek_device_alloc(dev, made.bytes) : NULL;
+    made.data = (double)n * k < 1e12 ? chunk_alloc(dev, made.bytes) : NULL;
     if (!made.data)
         return EK_FAIL(err, EK_ENOMEM, "no memory for a weight matrix of %d x %d (%zu bytes)", n, k,
                        made.bytes);

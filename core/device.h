@@ -23,9 +23,10 @@ struct ek_device {
     int threads; /* OpenMP's, at open */
     void *work;  /* workspace, grown by ek_device_work; owned */
     size_t work_bytes;
-    int64_t work_grown;  /* how often it grew: tests see it stand still in a steady loop */
+    int64_t work_grown;         /* how often it grew: tests see it stand still in a steady loop */
     struct ek_rope_table *rope; /* sines and cosines already taken; owned */
-    int64_t bytes, peak; /* held now through ek_device_alloc, and the most ever held */
+    struct ek_chunk *chunk;     /* where the next weights are carved; they own it together */
+    int64_t bytes, peak;        /* held now through ek_device_alloc, and the most ever held */
 };
 
 /* name: "cpu" or "auto".  isa_cap: NULL, or the name of a level ("scalar", "avx2", "avx512",

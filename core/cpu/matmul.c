@@ -124,8 +124,8 @@ static void matmul_panels(ek_device *dev, float *out, size_t ldo, const float *x
     const size_t panel_bytes = ek_panel_bytes(w->type, w->k);
     const int step = block_rows(row_bytes), n_blocks = (m + step - 1) / step;
     ek_panel_fn *mul = !is_bf16 ? kit->f32 : kit->bf16 ? kit->bf16 : kit->wide;
-    /* From seven rows on, two turns of the AVX2 kernel, widening once is cheaper than in each turn;
-     * the additions are the same, and so are the bits. */
+    /* From seven rows on, four turns of the AVX2 kernel, widening once is cheaper than in each
+     * turn; the additions are the same, and so are the bits. */
     const int unpacks = is_bf16 && kit->unpack && m > 6;
     const size_t room = unpacks ? ek_panel_bytes(EK_F32, ek_panel_inputs(w->type, w->k)) : 0;
     const int threads = omp_get_max_threads();

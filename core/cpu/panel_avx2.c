@@ -16,6 +16,9 @@ EK_AVX2 EK_INLINE void merge_avx2(float *c, __m256 acc0, __m256 acc1, const floa
     _mm256_storeu_ps(c + 8, acc1);
 }
 
+/* Up to here a product is bound by memory. */
+enum { few_rows = 12 };
+
 /* Half a panel: 16 of its 32 columns. */
 EK_AVX2 EK_INLINE void rows_f32_avx2(const int R, const int T, int k, const float *a, size_t lda,
                                      const float *b, float *c, size_t ldc, const float *keep)
@@ -42,25 +45,35 @@ EK_AVX2 EK_INLINE void rows_f32_avx2(const int R, const int T, int k, const floa
         merge_avx2(c + (size_t)i * ldc, acc[i][0], acc[i][1], keep, i);
 }
 
-/* One row over a whole panel: read in one stream, as memory likes it. */
-EK_AVX2 static void row_f32_avx2(int k, const float *a, const float *b, float *c, const float *keep)
+/* Few rows over a whole panel: it is read in one stream, as memory likes it. */
+EK_AVX2 EK_INLINE void few_f32_avx2(const int R, int k, const float *a, size_t lda, const float *b,
+                                    float *c, size_t ldc, const float *keep)
 {
-    __m256 acc[4];
+    __m256 acc[3][4];
 
     EK_UNROLL
-    for (int j = 0; j < 4; j++)
-        acc[j] = _mm256_setzero_ps();
+    for (int i = 0; i < R; i++)
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = _mm256_setzero_ps();
     for (int n = 0; n < k; n++, b += EK_PANEL) {
-        const __m256 x = _mm256_set1_ps(a[n]);
+        __m256 x[3];
 
-        _mm_prefetch((const char *)b + 4096, _MM_HINT_T0);
-        _mm_prefetch((const char *)b + 4160, _MM_HINT_T0);
         EK_UNROLL
-        for (int j = 0; j < 4; j++)
-            acc[j] = _mm256_fmadd_ps(x, _mm256_load_ps(b + 8 * j), acc[j]);
+        for (int i = 0; i < R; i++)
+            x[i] = _mm256_set1_ps(a[(size_t)i * lda + (size_t)n]);
+        EK_UNROLL
+        for (int j = 0; j < 4; j++) {
+            const __m256 w = _mm256_load_ps(b + 8 * j);
+
+            EK_UNROLL
+            for (int i = 0; i < R; i++)
+                acc[i][j] = _mm256_fmadd_ps(x[i], w, acc[i][j]);
+        }
     }
-    merge_avx2(c, acc[0], acc[1], keep, 0);
-    merge_avx2(c + 16, acc[2], acc[3], keep, 0);
+    EK_UNROLL
+    for (int i = 0; i < R; i++) {
+        merge_avx2(c + (size_t)i * ldc, acc[i][0], acc[i][1], keep, i);
+        merge_avx2(c + (size_t)i * ldc + 16, acc[i][2], acc[i][3], keep, i);
+    }
 }
 
 EK_AVX2 EK_INLINE void any_f32_avx2(const int V, const int T, int k, const void *a, size_t lda,
@@ -70,13 +83,16 @@ EK_AVX2 EK_INLINE void any_f32_avx2(const int V, const int T, int k, const void 
     const float *x = a;
 
     while (rows > 0) {
-        const int r = next_rows(rows, 6);
+        const int few = V == 2 && !T && rows <= few_rows;
+        const int r = next_rows(rows, few ? 3 : 6);
 
-        if (r == 1 && V == 2 && !T) {
-            row_f32_avx2(k, x, b, c, keep);
-            return;
-        }
-        for (int j = 0; j < 16 * V; j += 16)
+        if (few && r == 1)
+            few_f32_avx2(1, k, x, lda, b, c, ldc, keep);
+        else if (few && r == 2)
+            few_f32_avx2(2, k, x, lda, b, c, ldc, keep);
+        else if (few)
+            few_f32_avx2(3, k, x, lda, b, c, ldc, keep);
+        for (int j = 0; j < 16 * V && !few; j += 16)
             switch (r) {
 #define CALL(R) rows_f32_avx2(R, T, k, x, lda, b + j, c + j, ldc, keep)
             case 1:
@@ -128,86 +144,50 @@ EK_AVX2 EK_INLINE __m256 odd_avx2(const ek_bf16 *b)
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_load_si256((const __m256i *)b), upper));
 }
 
+/* One row or two: for more, the panel is unpacked first. */
 EK_AVX2 EK_INLINE void rows_wide_avx2(const int R, int k, const float *a, size_t lda,
                                       const ek_bf16 *b, float *c, size_t ldc, const float *keep)
 {
-    __m256 acc[6][2];
+    __m256 acc[2][4];
 
     EK_UNROLL
     for (int i = 0; i < R; i++)
-        acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = _mm256_setzero_ps();
     for (int n = 0; n < k; n += 2, b += 2 * EK_PANEL) {
-        __m256 b0 = even_avx2(b), b1 = even_avx2(b + 16);
+        __m256 even[2], odd[2];
 
         EK_UNROLL
         for (int i = 0; i < R; i++) {
-            const __m256 x = _mm256_set1_ps(a[(size_t)i * lda + (size_t)n]);
-
-            acc[i][0] = _mm256_fmadd_ps(x, b0, acc[i][0]);
-            acc[i][1] = _mm256_fmadd_ps(x, b1, acc[i][1]);
+            even[i] = _mm256_set1_ps(a[(size_t)i * lda + (size_t)n]);
+            odd[i] = _mm256_set1_ps(a[(size_t)i * lda + (size_t)n + 1]);
         }
-        b0 = odd_avx2(b);
-        b1 = odd_avx2(b + 16);
-        EK_UNROLL
-        for (int i = 0; i < R; i++) {
-            const __m256 x = _mm256_set1_ps(a[(size_t)i * lda + (size_t)n + 1]);
-
-            acc[i][0] = _mm256_fmadd_ps(x, b0, acc[i][0]);
-            acc[i][1] = _mm256_fmadd_ps(x, b1, acc[i][1]);
-        }
-    }
-    EK_UNROLL
-    for (int i = 0; i < R; i++)
-        merge_avx2(c + (size_t)i * ldc, acc[i][0], acc[i][1], keep, i);
-}
-
-EK_AVX2 static void row_wide_avx2(int k, const float *a, const ek_bf16 *b, float *c,
-                                  const float *keep)
-{
-    __m256 acc[4];
-
-    EK_UNROLL
-    for (int j = 0; j < 4; j++)
-        acc[j] = _mm256_setzero_ps();
-    for (int n = 0; n < k; n += 2, b += 2 * EK_PANEL) {
-        const __m256 even = _mm256_set1_ps(a[n]), odd = _mm256_set1_ps(a[n + 1]);
-
-        _mm_prefetch((const char *)b + 4096, _MM_HINT_T0);
-        _mm_prefetch((const char *)b + 4160, _MM_HINT_T0);
         EK_UNROLL
         for (int j = 0; j < 4; j++) {
-            acc[j] = _mm256_fmadd_ps(even, even_avx2(b + 16 * j), acc[j]);
-            acc[j] = _mm256_fmadd_ps(odd, odd_avx2(b + 16 * j), acc[j]);
+            const __m256 e = even_avx2(b + 16 * j), o = odd_avx2(b + 16 * j);
+
+            EK_UNROLL
+            for (int i = 0; i < R; i++) {
+                acc[i][j] = _mm256_fmadd_ps(even[i], e, acc[i][j]);
+                acc[i][j] = _mm256_fmadd_ps(odd[i], o, acc[i][j]);
+            }
         }
     }
-    merge_avx2(c, acc[0], acc[1], keep, 0);
-    merge_avx2(c + 16, acc[2], acc[3], keep, 0);
+    EK_UNROLL
+    for (int i = 0; i < R; i++) {
+        merge_avx2(c + (size_t)i * ldc, acc[i][0], acc[i][1], keep, i);
+        merge_avx2(c + (size_t)i * ldc + 16, acc[i][2], acc[i][3], keep, i);
+    }
 }
 
 EK_AVX2 static void panel_wide_avx2(int k, const void *a, size_t lda, const void *b, float *c,
                                     size_t ldc, const float *keep, int rows)
 {
     const float *x = a;
-    const ek_bf16 *w = b;
 
-    while (rows > 0) {
-        const int r = next_rows(rows, 6);
-
-        switch (r) {
-        case 1:
-            row_wide_avx2(k, x, w, c, keep);
-            break;
-#define CALL(R)                                    \
-    rows_wide_avx2(R, k, x, lda, w, c, ldc, keep), \
-        rows_wide_avx2(R, k, x, lda, w + 32, c + 16, ldc, keep)
-            ROW_CASES_2_6(CALL)
-#undef CALL
-        }
-        rows -= r;
-        x += (size_t)r * lda;
-        c += (size_t)r * ldc;
-        keep = keep ? keep + r : NULL;
-    }
+    for (; rows > 1; rows -= 2, x += 2 * lda, c += 2 * ldc, keep = keep ? keep + 2 : NULL)
+        rows_wide_avx2(2, k, x, lda, b, c, ldc, keep);
+    if (rows == 1)
+        rows_wide_avx2(1, k, x, lda, b, c, ldc, keep);
 }
 
 EK_AVX2 static void unpack_avx2(float *to, const ek_bf16 *panel, int k)

@@ -34,9 +34,6 @@ EK_AVX512BF16 EK_INLINE void rows_bf16(const int R, int k, const ek_bf16 *a, siz
         const __m512bh b0 = (__m512bh)_mm512_load_si512(b);
         const __m512bh b1 = (__m512bh)_mm512_load_si512(b + EK_PANEL);
 
-        if (R <= 2) /* bound by memory: ask for what comes four kilobytes later */
-            _mm_prefetch((const char *)b + 4096, _MM_HINT_T0),
-                _mm_prefetch((const char *)b + 4160, _MM_HINT_T0);
         EK_UNROLL
         for (int i = 0; i < R; i++) {
             int32_t pair;
@@ -87,9 +84,6 @@ EK_AVX512 EK_INLINE void rows_f32_avx512(const int R, const int V, const int T, 
         const __m512 b0 = _mm512_load_ps(b);
         const __m512 b1 = V == 2 ? _mm512_load_ps(b + 16) : b0;
 
-        if (R <= 2)
-            _mm_prefetch((const char *)b + 4096, _MM_HINT_T0),
-                _mm_prefetch((const char *)b + 4160, _MM_HINT_T0);
         EK_UNROLL
         for (int i = 0; i < R; i++) {
             const __m512 x =
@@ -170,9 +164,6 @@ EK_AVX512 EK_INLINE void rows_wide_avx512(const int R, int k, const float *a, si
         const __m512 o0 = _mm512_castsi512_ps(_mm512_and_si512(w0, upper));
         const __m512 o1 = _mm512_castsi512_ps(_mm512_and_si512(w1, upper));
 
-        if (R <= 2)
-            _mm_prefetch((const char *)b + 4096, _MM_HINT_T0),
-                _mm_prefetch((const char *)b + 4160, _MM_HINT_T0);
         EK_UNROLL
         for (int i = 0; i < R; i++) {
             const float *x = a + (size_t)i * lda + n;
