@@ -148,7 +148,7 @@ static int kept_after(int c, const char *question, int aware, int32_t *kept, int
     int64_t first = 0;
     int n = 0;
 
-    ok(ek_template_encode(&ev.template, ev.tok, &p, 0, &tok, &first, &err));
+    ok(ek_template_encode(&ev.chat, ev.tok, &p, 0, &tok, &first, &err));
     const int64_t cut = aware ? tok.n : first;
     const ek_cache_need need = {.dims = *ek_model_dims(ev.model),
                                 .dtype = ek_model_storage(ev.model),
