@@ -1,29 +1,35 @@
-/* Any bytes as text: they come back from decoding as they went in.  The tokenizer is that of
- * EVICTKIT_TINY, a file written by tests/tiny_model.c with its default options (every byte has a
- * token).  The first byte of an input chooses the flags. */
+/* Any bytes as text: they come back from decoding as they went in.  The tokenizer is that of a
+ * tiny model (tests/tiny_model.c), in which every byte has a token.  The first byte of an input
+ * chooses the flags. */
 #include "infer/tokenizer.h"
+#include "tests/tiny_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static ek_tokenizer *tokenizer(void)
 {
     static ek_tokenizer *tok;
-    const char *path = getenv("EVICTKIT_TINY");
-    ek_gguf *g;
+    char path[] = "/tmp/ek_tiny_XXXXXX";
+    ek_gguf *g = NULL;
     ek_err err;
+    int file;
 
     if (tok)
         return tok;
-    if (!path || ek_gguf_open(&g, path, &err) != EK_OK ||
-        ek_tokenizer_open(&tok, g, &err) != EK_OK) {
-        fprintf(stderr, "%s\n", path ? err.msg : "EVICTKIT_TINY names no model");
+    file = mkstemp(path);
+    if (file < 0 || ek_tiny_model(path, NULL, &err) != EK_OK ||
+        ek_gguf_open(&g, path, &err) != EK_OK || ek_tokenizer_open(&tok, g, &err) != EK_OK) {
+        fprintf(stderr, "%s\n", file < 0 ? "no temporary file" : err.msg);
         exit(2);
     }
     ek_gguf_close(g);
+    close(file);
+    unlink(path);
     return tok;
 }
 
