@@ -1,6 +1,7 @@
 #include "tests/naive.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Nearest bf16, ties to even, by arithmetic on the value and not on its bits. */
@@ -121,24 +122,34 @@ static double logit(const ek_view *in, const float *q, int e, double scale)
 double ek_naive_attend(double *out, double *prob, const ek_view *in, const float *q, int x, int n,
                        double scale)
 {
-    const int first = in->first[x / in->group];
+    const int first = in->first[x / in->group], dim = in->head_dim;
+    double *met = malloc(sizeof *met * (size_t)(dim + n)), *z = met + dim;
     double max = -INFINITY, sum = 0.0;
 
-    for (int d = 0; d < in->head_dim; d++)
+    for (int d = 0; d < dim; d++) {
+        met[d] = ek_naive_meet(q[d], in->dtype);
         out[d] = 0.0;
-    for (int s = 0; s < n; s++)
-        max = fmax(max, logit(in, q, first + s, scale));
-    for (int s = 0; s < n; s++)
-        sum += exp(logit(in, q, first + s, scale) - max);
+    }
     for (int s = 0; s < n; s++) {
-        const double p = exp(logit(in, q, first + s, scale) - max) / sum;
+        z[s] = 0.0;
+        for (int d = 0; d < dim; d++)
+            z[s] += met[d] *
+                    ek_naive_item(in->k, in->dtype, (size_t)(first + s) * (size_t)dim + (size_t)d);
+        z[s] = z[s] * scale + (in->bias ? (double)in->bias[first + s] : 0.0);
+        max = fmax(max, z[s]);
+    }
+    for (int s = 0; s < n; s++)
+        sum += exp(z[s] - max);
+    for (int s = 0; s < n; s++) {
+        const double p = exp(z[s] - max) / sum;
 
         if (prob)
             prob[s] = p;
-        for (int d = 0; d < in->head_dim; d++)
-            out[d] += p * ek_naive_item(in->v, in->dtype,
-                                        (size_t)(first + s) * (size_t)in->head_dim + (size_t)d);
+        for (int d = 0; d < dim; d++)
+            out[d] +=
+                p * ek_naive_item(in->v, in->dtype, (size_t)(first + s) * (size_t)dim + (size_t)d);
     }
+    free(met);
     return n > 0 ? max + log(sum) : -INFINITY;
 }
 
