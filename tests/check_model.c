@@ -18,28 +18,44 @@ static void must(ek_code code, const ek_err *err)
         fail_msg("%s", err->msg);
 }
 
+static void open_model(ek_check_model *out, const char *path, ek_dtype storage, int threads)
+{
+    ek_err err;
+
+    out->threads_before = omp_get_max_threads();
+    if (threads > 0)
+        omp_set_num_threads(threads);
+    must(ek_device_open(&out->dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
+    must(ek_model_open(&out->model, path, out->dev, storage, &err), &err);
+    out->dims = ek_model_dims(out->model);
+}
+
+void ek_check_model_real(ek_check_model *out, const char *path, ek_dtype storage, int threads)
+{
+    *out = (ek_check_model){0};
+    open_model(out, path, storage, threads);
+}
+
 void ek_check_model_open(ek_check_model *out, const ek_tiny *tiny, ek_dtype storage, int threads)
 {
     ek_err err;
 
-    *out = (ek_check_model){.threads_before = omp_get_max_threads()};
-    if (threads > 0)
-        omp_set_num_threads(threads);
+    *out = (ek_check_model){0};
     snprintf(out->folder, sizeof out->folder, "/tmp/evictkit-model-XXXXXX");
     assert_non_null(mkdtemp(out->folder));
     snprintf(out->path, sizeof out->path, "%s/tiny.gguf", out->folder);
     must(ek_tiny_model(out->path, tiny, &err), &err);
-    must(ek_device_open(&out->dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
-    must(ek_model_open(&out->model, out->path, out->dev, storage, &err), &err);
-    out->dims = ek_model_dims(out->model);
+    open_model(out, out->path, storage, threads);
 }
 
 void ek_check_model_close(ek_check_model *m)
 {
     ek_model_close(m->model);
     ek_device_close(m->dev);
-    unlink(m->path);
-    rmdir(m->folder);
+    if (m->path[0]) {
+        unlink(m->path);
+        rmdir(m->folder);
+    }
     omp_set_num_threads(m->threads_before);
 }
 

@@ -15,6 +15,8 @@ typedef struct ek_check_model {
 
 /* tiny: NULL for the defaults; threads: 0 for OpenMP's own number.  Fails the test if it cannot. */
 void ek_check_model_open(ek_check_model *out, const ek_tiny *tiny, ek_dtype storage, int threads);
+/* The same with the real model; path from ek_check_real_model. */
+void ek_check_model_real(ek_check_model *out, const char *path, ek_dtype storage, int threads);
 void ek_check_model_close(ek_check_model *m);
 
 /* A cache for it with room for cap tokens and lanes for n measures that carry something. */

@@ -14,6 +14,7 @@
 enum { PROMPT = 130, QUESTION = 9, STEPS = 40, GROW = QUESTION + STEPS, METHODS = 32 };
 
 static ek_err err;
+static const char *real; /* NULL, or the real model, which the same laws hold for */
 
 static void ok(ek_code code)
 {
@@ -24,6 +25,7 @@ static void ok(ek_code code)
 /* Every method with its scorer; learned ones with random parameters. */
 typedef struct grid {
     ek_check_model m;
+    int steps; /* STEPS, or fewer on the real model */
     ek_engine *e;
     int n;
     ek_policy policy[METHODS];
@@ -47,7 +49,11 @@ static void add_lane(grid *g, const ek_measure *m)
 static void grid_open(grid *g, int threads)
 {
     memset(g, 0, sizeof *g);
-    ek_check_model_open(&g->m, NULL, EK_BF16, threads);
+    g->steps = real ? 3 : STEPS;
+    if (real)
+        ek_check_model_real(&g->m, real, EK_BF16, threads);
+    else
+        ek_check_model_open(&g->m, NULL, EK_BF16, threads);
     ok(ek_engine_open(&g->e, g->m.model, g->m.dev, &err));
     for (; ek_methods[g->n]; g->n++) {
         const int i = g->n;
@@ -118,7 +124,7 @@ static void decode(grid *g, ek_row *const *rows, int n, int at, int steps, float
 
 static size_t record_size(const grid *g)
 {
-    return (size_t)STEPS * (size_t)g->m.dims->n_vocab;
+    return (size_t)g->steps * (size_t)g->m.dims->n_vocab;
 }
 
 /* ---- everything kept is the full cache ---- */
@@ -137,20 +143,20 @@ static void an_infinite_budget_is_the_full_cache(void **state)
     b = malloc(record_size(&g) * sizeof *b);
     prompt_open(&g, &prompt, NULL);
     ok(ek_row_open(&full, g.e, &prompt, NULL, PROMPT, GROW, 0, &err));
-    decode(&g, &one, 1, PROMPT, STEPS, a);
+    decode(&g, &one, 1, PROMPT, g.steps, a);
     for (int i = 0; i < g.n; i++)
-        for (size_t d = 0; d < EK_COUNT(decodes); d++) {
+        for (size_t d = 0; d < (real ? 1 : EK_COUNT(decodes)); d++) {
             ek_policy p = g.policy[i];
 
             p.budget = (ek_budget){.entries = 1 << 30};
             p.decode = decodes[d];
             ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
             one = &row;
-            decode(&g, &one, 1, PROMPT, STEPS, b);
+            decode(&g, &one, 1, PROMPT, g.steps, b);
             if (memcmp(a, b, record_size(&g) * sizeof *a) != 0)
                 fail_msg("%s, decode %d: another record than the full cache's", p.method.name,
                          (int)d);
-            assert_int_equal(row.cache.n[0], PROMPT + STEPS);
+            assert_int_equal(row.cache.n[0], PROMPT + g.steps);
             ek_row_close(&row);
         }
     /* Negative control: one entry less. */
@@ -158,7 +164,7 @@ static void an_infinite_budget_is_the_full_cache(void **state)
 
     ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
     one = &row;
-    decode(&g, &one, 1, PROMPT, STEPS, b);
+    decode(&g, &one, 1, PROMPT, g.steps, b);
     assert_memory_not_equal(a, b, record_size(&g) * sizeof *a);
     ek_row_close(&row);
     ek_row_close(&full);
@@ -216,7 +222,7 @@ static void check_row(const grid *g, const ek_row *r)
         if (r->policy->decode == EK_DECODE_GROW && !r->policy->method.when.first_step)
             assert_int_equal(most, r->entries + r->step);
     }
-    assert_int_equal(r->steps_counted, STEPS);
+    assert_int_equal(r->steps_counted, g->steps);
     assert_true(r->bytes_peak >= r->bytes_sum / r->steps_counted);
 }
 
@@ -251,7 +257,7 @@ static run run_grid(grid *g, int only, int question)
     ek_cache_close(&prompt);
     if (question)
         ok(ek_engine_step(g->e, rows, n, &err));
-    decode(g, rows, n, PROMPT + (question ? QUESTION : 0), STEPS, r.logits);
+    decode(g, rows, n, PROMPT + (question ? QUESTION : 0), g->steps, r.logits);
     for (int i = 0; i < n; i++) {
         ek_cache *c = &row[i].cache;
         int32_t *to = r.pos + r.pos_size / (size_t)n * (size_t)i;
@@ -288,7 +294,7 @@ static void same_row(const run *a, int i, const run *b, int j, const char *name)
 static void a_row_is_the_same_alone_and_in_company(void **state)
 {
     (void)state;
-    for (int question = 0; question < 2; question++) {
+    for (int question = real ? 1 : 0; question < 2; question++) {
         grid g;
         run all, again;
 
@@ -298,7 +304,7 @@ static void a_row_is_the_same_alone_and_in_company(void **state)
         assert_true(all.n > 16);
         assert_memory_equal(all.logits, again.logits, all.logits_size * sizeof *all.logits);
         assert_memory_equal(all.pos, again.pos, all.pos_size * sizeof *all.pos);
-        for (int i = 0; i < all.n; i++) {
+        for (int i = 0; i < all.n; i += real ? 9 : 1) {
             run alone = run_grid(&g, i, question);
 
             same_row(&all, i, &alone, 0, g.policy[i / 2].method.name);
@@ -586,5 +592,15 @@ int main(void)
         cmocka_unit_test(wrong_requests_are_refused),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    /* The tiny model always; the real one, for fewer steps, when it is there. */
+    const struct CMUnitTest real_tests[] = {
+        cmocka_unit_test(an_infinite_budget_is_the_full_cache),
+        cmocka_unit_test(a_row_is_the_same_alone_and_in_company),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    real = ek_check_real_model();
+    if (real)
+        failed += cmocka_run_group_tests(real_tests, NULL, NULL);
+    return failed;
 }
