@@ -23,19 +23,24 @@ typedef struct wording {
 /* %s is the key; in the multi kind the first %s is its owner. */
 static const wording single[] = {
     {"The pass key is %s. Remember it: %s is the pass key.",
-     "What is the pass key that the text above mentions?", "The pass key is"},
-    {"Keep this in mind: the pass key is %s.", "Which pass key were you told to keep in mind?",
-     "The pass key is"},
+     "What is the pass key, a number of five digits, that the text above mentions?",
+     "The pass key is the number"},
+    {"Keep this in mind: the pass key is %s.",
+     "Which pass key, a number of five digits, were you told to keep in mind?",
+     "The pass key is the number"},
     {"Here is the pass key you will need later: %s. Do not forget the pass key %s.",
-     "Tell me the pass key from the text.", "The pass key from the text is"},
+     "Tell me the pass key from the text, a number of five digits.",
+     "The pass key from the text is the number"},
     {"Somebody wrote a pass key between these lines, and the pass key reads %s.",
-     "Between the lines somebody wrote a pass key. What does it read?", "The pass key reads"},
+     "Between the lines somebody wrote a pass key of five digits. Which number does it read?",
+     "The pass key reads"},
 };
 static const wording multi[] = {
-    {"The pass key of the %s is %s.", "What is the pass key of the %s?",
-     "The pass key of the %s is"},
-    {"For the %s the pass key is %s.", "Which pass key belongs to the %s?",
-     "For the %s the pass key is"},
+    {"The pass key of the %s is %s.", "What is the pass key of the %s, a number of five digits?",
+     "The pass key of the %s is the number"},
+    {"For the %s the pass key is %s.",
+     "Which pass key, a number of five digits, belongs to the %s?",
+     "For the %s the pass key is the number"},
 };
 static const char *const owners[] = {"red team",   "blue team",   "green team", "white team",
                                      "north wing", "south wing",  "east wing",  "west wing",
