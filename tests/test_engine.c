@@ -122,6 +122,15 @@ static void decode(grid *g, ek_row *const *rows, int n, int at, int steps, float
     }
 }
 
+static ek_policy policy_named(const grid *g, const char *name)
+{
+    for (int k = 0; k < g->n; k++)
+        if (strcmp(ek_methods[k]->name, name) == 0)
+            return g->policy[k];
+    fail_msg("no method %s", name);
+    return (ek_policy){0};
+}
+
 static size_t record_size(const grid *g)
 {
     return (size_t)g->steps * (size_t)g->m.dims->n_vocab;
@@ -359,9 +368,7 @@ static void kept_memory_is_what_the_formula_says(void **state)
         ek_cache_bytes full, kept;
         int64_t held;
 
-        for (int k = 0; k < g.n; k++)
-            if (strcmp(ek_methods[k]->name, names[i]) == 0)
-                p = g.policy[k];
+        p = policy_named(&g, names[i]);
         p.budget = (ek_budget){.num = 125, .den = 1000};
         p.decode = EK_DECODE_HOLD;
         ek_check_cache_open(&prompt, &g.m, LONG + ROOM, g.lane, g.n_lanes);
@@ -406,9 +413,7 @@ static void steady_decoding_allocates_nothing(void **state)
     grid_open(&g, 0);
     prompt_open(&g, &prompt, NULL);
     for (int i = 0; i < n; i++) {
-        for (int k = 0; k < g.n; k++)
-            if (strcmp(ek_methods[k]->name, names[i]) == 0)
-                p[i] = g.policy[k];
+        p[i] = policy_named(&g, names[i]);
         p[i].budget = (ek_budget){.entries = 40};
         rows[i] = &row[i];
         ok(ek_row_open(rows[i], g.e, &prompt, &p[i], PROMPT, GROW, 0, &err));
@@ -429,82 +434,6 @@ static void steady_decoding_allocates_nothing(void **state)
     grid_close(&g);
 }
 
-/* ---- the future ---- */
-
-typedef struct adding {
-    double *sum; /* (entries, group) */
-    int from, to, at;
-} adding;
-
-/* Probabilities of one query at a time, summed in double. */
-static ek_code add_prob(void *ctx, const ek_tap_layer *t, ek_err *e)
-{
-    adding *a = ctx;
-    const ek_view *v = &t->row[0].view;
-    const ek_cache *c = t->feed[0].cache;
-
-    (void)e;
-    if (a->at < a->from || a->at > a->to)
-        return EK_OK;
-    for (int h = 0; h < v->n_heads; h++)
-        for (int32_t i = v->first[h]; i < v->first[h] + PROMPT; i++)
-            for (int g = 0; g < v->group; g++)
-                a->sum[((size_t)c->layer_at[t->layer] + i) * v->group + g] +=
-                    (double)t->row[0].prob[(size_t)i * v->group + g];
-    return EK_OK;
-}
-
-static void the_future_is_the_attention_of_later_queries(void **state)
-{
-    ek_future f = {.n_sets = 2, .first = {0, 5}, .last = {1000, 11}};
-    grid g;
-    ek_cache c, before;
-    size_t n;
-    double *plain;
-
-    (void)state;
-    grid_open(&g, 0);
-    ek_check_cache_open(&c, &g.m, PROMPT + GROW, NULL, 0);
-    ek_check_cache_open(&before, &g.m, PROMPT + GROW, NULL, 0);
-    ok(ek_engine_read(g.e, &c, g.tok, PROMPT, PROMPT, NULL, NULL, &err));
-    ok(ek_engine_read(g.e, &before, g.tok, PROMPT, PROMPT, NULL, NULL, &err));
-    n = (size_t)c.layer_at[c.dims.n_layers] * (size_t)c.dims.group;
-    f.sum[0] = malloc(n * sizeof(float));
-    f.sum[1] = malloc(n * sizeof(float));
-    ok(ek_engine_future(g.e, &c, g.tok + PROMPT, STEPS, &f, &err));
-    assert_int_equal(c.next_pos, PROMPT);
-    assert_memory_equal(c.n, before.n, sizeof *c.n * (size_t)(c.dims.n_layers * c.dims.n_heads));
-    for (int s = 0; s < 2; s++) {
-        adding a = {.from = f.first[s], .to = f.last[s]};
-        const ek_tap tap = {add_prob, &a};
-        double worst = 0.0, total = 0.0;
-
-        plain = calloc(n, sizeof *plain);
-        a.sum = plain;
-        for (int i = 0; i < STEPS; i++) {
-            ek_feed one = {.cache = &c, .tok = g.tok + PROMPT + i, .n = 1};
-
-            a.at = i;
-            one.prob = malloc(n * sizeof(float));
-            ok(ek_model_step(g.m.model, &one, 1, &tap, &err));
-            free(one.prob);
-        }
-        ek_cache_rewind(&c, STEPS);
-        for (size_t i = 0; i < n; i++) {
-            worst = fmax(worst, fabs(plain[i] - (double)f.sum[s][i]));
-            total += plain[i];
-        }
-        assert_true(total > 1.0);
-        assert_true(worst < 0.02); /* bf16 of q and k, chunk against single queries */
-        free(plain);
-    }
-    for (int i = 0; i < 2; i++)
-        free(f.sum[i]);
-    ek_cache_close(&c);
-    ek_cache_close(&before);
-    grid_close(&g);
-}
-
 /* ---- small promises ---- */
 
 static void inertiakv_cuts_at_the_first_step(void **state)
@@ -519,9 +448,7 @@ static void inertiakv_cuts_at_the_first_step(void **state)
     grid_open(&g, 0);
     record = malloc(record_size(&g) * sizeof *record);
     prompt_open(&g, &prompt, NULL);
-    for (int k = 0; k < g.n; k++)
-        if (strcmp(ek_methods[k]->name, "inertiakv") == 0)
-            p = g.policy[k];
+    p = policy_named(&g, "inertiakv");
     p.budget = (ek_budget){.num = 1, .den = 4};
     ok(ek_row_open(&row, g.e, &prompt, &p, PROMPT, GROW, 0, &err));
     assert_int_equal(row.planned, 0);
@@ -587,7 +514,6 @@ int main(void)
         cmocka_unit_test(the_number_of_threads_changes_nothing),
         cmocka_unit_test(kept_memory_is_what_the_formula_says),
         cmocka_unit_test(steady_decoding_allocates_nothing),
-        cmocka_unit_test(the_future_is_the_attention_of_later_queries),
         cmocka_unit_test(inertiakv_cuts_at_the_first_step),
         cmocka_unit_test(wrong_requests_are_refused),
     };
