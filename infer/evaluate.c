@@ -21,7 +21,8 @@ const ek_eval_config ek_eval_defaults = {.seed = 42, .decode = EK_DECODE_GROW};
 const ek_field ek_eval_fields[] = {
     EK_STRING(ek_eval_config, model, "the model's GGUF file"),
     EK_STRING(ek_eval_config, results, "the database; made if absent"),
-    EK_INT(ek_eval_config, seed, 0, (double)(1LL << 52), "of samples and of random eviction"),
+    EK_INT(ek_eval_config, seed, 0, (double)(1LL << 52),
+           "of random eviction; samples have their task's own seed"),
     EK_INT(ek_eval_config, limit, 0, 1000000, "samples per task; 0: all"),
     EK_ENUM(ek_eval_config, storage, storage_names, "of weights and cache"),
     EK_ENUM(ek_eval_config, decode, decode_names,
@@ -91,8 +92,7 @@ static ek_code open_tasks(ek_eval *ev, ek_err *err)
 
         ek_tokens_clear(&wrap);
         t[i].config = ev->config->tasks[i];
-        if (t[i].config.seed < 0)
-            t[i].config.seed = ev->config->seed;
+        t[i].opened = 1;
         EK_TRY(ek_task_open(&t[i].task, &t[i].config, &counter, err));
         if (longest(&t[i]) > ek_model_dims(ev->model)->n_ctx)
             return EK_FAIL(err, EK_EASKED,
@@ -107,10 +107,23 @@ static ek_code open_tasks(ek_eval *ev, ek_err *err)
     return EK_OK;
 }
 
+/* What a task filled in is the copy's own; the rest is borrowed from the config. */
+static void free_defaults(ek_task_config *own, const ek_task_config *given)
+{
+    if (own->text != given->text)
+        free(own->text);
+    if (own->lengths != given->lengths)
+        free(own->lengths);
+    if (own->depths != given->depths)
+        free(own->depths);
+}
+
 static void close_tasks(ek_eval *ev)
 {
     for (int i = 0; ev->task && i < ev->config->n_tasks; i++) {
         ek_task_close(ev->task[i].task);
+        if (ev->task[i].opened)
+            free_defaults(&ev->task[i].config, &ev->config->tasks[i]);
         free(ev->task[i].cell);
     }
     free(ev->task);

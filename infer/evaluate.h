@@ -28,7 +28,8 @@ extern const ek_eval_config ek_eval_defaults;
 
 typedef struct ek_eval_task {
     ek_task *task;
-    ek_task_config config; /* completed by the task */
+    ek_task_config config; /* a copy, completed by the task */
+    int opened;            /* config is set */
     int64_t *cell;         /* (n_cells) ids in the database */
     int64_t n;             /* samples that will run */
     double full_sum;       /* of the full cache, to judge the baseline */
