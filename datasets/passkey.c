@@ -23,25 +23,25 @@ typedef struct wording {
 /* %s is the key; in the multi kind the first %s is its owner. */
 static const wording single[] = {
     {"The pass key is %s. Remember it: %s is the pass key.",
-     "What is the pass key, a number of five digits, that the text above mentions?",
-     "The pass key is the number"},
-    {"Keep this in mind: the pass key is %s.",
-     "Which pass key, a number of five digits, were you told to keep in mind?",
-     "The pass key is the number"},
+     "What is the pass key that the text above mentions?", "The pass key is"},
+    {"Keep this in mind: the pass key is %s.", "Which pass key were you told to keep in mind?",
+     "The pass key is"},
     {"Here is the pass key you will need later: %s. Do not forget the pass key %s.",
-     "Tell me the pass key from the text, a number of five digits.",
-     "The pass key from the text is the number"},
+     "Tell me the pass key from the text.", "The pass key from the text is"},
     {"Somebody wrote a pass key between these lines, and the pass key reads %s.",
-     "Between the lines somebody wrote a pass key of five digits. Which number does it read?",
-     "The pass key reads"},
+     "Between the lines somebody wrote a pass key. What does it read?", "The pass key reads"},
 };
 static const wording multi[] = {
-    {"The pass key of the %s is %s.", "What is the pass key of the %s, a number of five digits?",
-     "The pass key of the %s is the number"},
-    {"For the %s the pass key is %s.",
-     "Which pass key, a number of five digits, belongs to the %s?",
-     "For the %s the pass key is the number"},
+    {"The pass key of the %s is %s.", "What is the pass key of the %s?",
+     "The pass key of the %s is"},
+    {"For the %s the pass key is %s.", "Which pass key belongs to the %s?",
+     "For the %s the pass key is"},
 };
+/* Says that a key will matter, not what it is: without it a small model takes the question for one
+ * about the text. */
+static const char intro[] =
+    "A pass key is hidden in the text below. Find it and remember it, for you "
+    "will be asked about it.\n\n";
 static const char *const owners[] = {"red team",   "blue team",   "green team", "white team",
                                      "north wing", "south wing",  "east wing",  "west wing",
                                      "day shift",  "night shift", "front desk", "back office",
@@ -149,7 +149,13 @@ static ek_code hide(char **out, const ek_task *t, const char *text, size_t size,
         EK_TRY(place_at(&piece[i].at, t, text, size, percent, err));
     }
     qsort(piece, (size_t)in->n, sizeof piece[0], by_place);
-    *out = ek_text_insert(text, size, piece, in->n);
+    char *hay = ek_text_insert(text, size, piece, in->n);
+    const size_t room = hay ? strlen(hay) + sizeof intro : 0;
+
+    *out = hay ? malloc(room) : NULL;
+    if (*out)
+        snprintf(*out, room, "%s%s", intro, hay);
+    free(hay);
     return *out ? EK_OK : EK_FAIL(err, EK_ENOMEM, "a haystack of %zu bytes", size);
 }
 

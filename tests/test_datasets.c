@@ -198,9 +198,12 @@ static void single_needles_lie_at_the_ends(void **state)
         ek_sample s;
 
         assert_int_equal(ek_task_sample(&s, t, i, &err), EK_OK);
+        /* One line says what is coming; the haystack begins behind it. */
+        const char *hay = strstr(s.context, "\n\n") + 2;
         const size_t at = (size_t)(strstr(s.context, s.references[0]) - s.context);
+
         if (s.depth == 0)
-            assert_true(at < 80);
+            assert_true(at < (size_t)(hay - s.context) + 80);
         if (s.depth == 100)
             assert_true(at + 80 > strlen(s.context));
         ek_sample_clear(&s);
