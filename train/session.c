@@ -345,6 +345,8 @@ static ek_code loop(session *s, double *last, ek_err *err)
     ek_trainer *t = s->trainer;
     ek_train_stats valid = {.loss = NAN, .acc = NAN};
     ek_progress p;
+    /* What a loss counts as right: the target's best quarter found, or decisions. */
+    const char *right = ek_losses[set->loss.kind].whole ? "decisions right" : "overlap";
     double smooth = NAN;
     int64_t begun = t->step;
     ek_code code = EK_OK;
@@ -366,7 +368,7 @@ static ek_code loop(session *s, double *last, ek_err *err)
             snprintf(note, sizeof note, "loss %.4f  held out %.4f  overlap %.3f", smooth,
                      valid.loss, valid.acc);
         else
-            snprintf(note, sizeof note, "loss %.4f  overlap %.3f", smooth, x.acc);
+            snprintf(note, sizeof note, "loss %.4f  %s %.3f", smooth, right, x.acc);
         ek_progress_at(&p, t->step, note);
         const int stop = ek_stop_asked() ||
                          (s->options->stop_after > 0 && t->step - begun >= s->options->stop_after);
@@ -380,7 +382,7 @@ static ek_code loop(session *s, double *last, ek_err *err)
     ek_progress_close(&p);
     *last = smooth;
     if (code == EK_OK && set->data.valid > 0)
-        say(s, "held out    loss %.4f, overlap with the target %.3f", valid.loss, valid.acc);
+        say(s, "held out    loss %.4f, %s %.3f", valid.loss, right, valid.acc);
     return code;
 }
 
