@@ -62,7 +62,7 @@ typedef struct ek_task_config {
     int64_t repeats;        /* passkey: haystacks for each length and depth */
     int64_t max_new_tokens; /* passkey */
     bool query_aware;       /* evict after the question instead of before it */
-    int64_t seed;
+    int64_t seed;           /* < 0: who opens the task puts the run's there */
 } ek_task_config;
 
 extern const char *const ek_task_names[]; /* NULL-terminated, in the order of datasets/list.h */

@@ -31,11 +31,11 @@ const ek_field ek_task_fields[] = {
     EK_INT(T, repeats, 0, 100000, "passkey: haystacks a length and depth (default 3)"),
     EK_INT(T, max_new_tokens, 0, 4096, "passkey: tokens of the answer (default 30)"),
     EK_BOOL(T, query_aware, "evict after the question instead of before it"),
-    EK_INT(T, seed, 0, 9007199254740991.0, "of everything drawn at random"),
+    EK_INT(T, seed, 0, 9007199254740991.0, "of everything drawn at random; absent: the run's"),
     EK_FIELD_END};
 #undef T
 
-const ek_task_config ek_task_defaults = {0};
+const ek_task_config ek_task_defaults = {.seed = -1};
 
 ek_code ek_task_open(ek_task **out, ek_task_config *config, const ek_counter *counter, ek_err *err)
 {

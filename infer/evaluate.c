@@ -75,6 +75,26 @@ static int64_t longest(const ek_eval_task *t)
     return most;
 }
 
+/* Samples of two such tasks would have the same names in the same cells. */
+static ek_code refuse_twins(const ek_eval *ev, int i, ek_err *err)
+{
+    const ek_task_config *a = &ev->task[i].config;
+
+    for (int j = 0; j < i; j++) {
+        const ek_task_config *b = &ev->task[j].config;
+        const int alike = a->name == b->name && a->prompt == b->prompt &&
+                          a->query_aware == b->query_aware && a->n_lengths == b->n_lengths &&
+                          (a->n_lengths != 1 || a->lengths[0] == b->lengths[0]);
+
+        if (alike)
+            return EK_FAIL(err, EK_EASKED,
+                           "tasks: numbers %d and %d are both %s of one length and question; give "
+                           "the second a run of its own",
+                           j + 1, i + 1, ek_task_names[a->name]);
+    }
+    return EK_OK;
+}
+
 static ek_code open_tasks(ek_eval *ev, ek_err *err)
 {
     ek_eval_task *t = calloc((size_t)ev->config->n_tasks, sizeof *t);
@@ -93,7 +113,10 @@ static ek_code open_tasks(ek_eval *ev, ek_err *err)
         ek_tokens_clear(&wrap);
         t[i].config = ev->config->tasks[i];
         t[i].opened = 1;
+        if (t[i].config.seed < 0)
+            t[i].config.seed = ev->config->seed;
         EK_TRY(ek_task_open(&t[i].task, &t[i].config, &counter, err));
+        EK_TRY(refuse_twins(ev, i, err));
         if (longest(&t[i]) > ek_model_dims(ev->model)->n_ctx)
             return EK_FAIL(err, EK_EASKED,
                            "task %s: found samples of %lld tokens, expected at most %d, the "
