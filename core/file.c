@@ -59,20 +59,42 @@ static char *folder_of(const char *path)
     return strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
+/* Where a file of this name will stand: behind symbolic links.  Renaming over a device or a pipe
+ * would take it away from everybody, so only what is a regular file is ever replaced.  malloc'd. */
+static ek_code place_of(const char *path, char **out, ek_err *err)
+{
+    struct stat st;
+
+    *out = NULL;
+    if (!*path)
+        return EK_FAIL(err, EK_EASKED, "found an empty name, expected that of a file to write");
+    if (stat(path, &st) == 0) {
+        if (!S_ISREG(st.st_mode))
+            return EK_FAIL(err, EK_EASKED, "%s: found %s, expected a regular file or none", path,
+                           S_ISDIR(st.st_mode) ? "a folder" : "a special file");
+        *out = realpath(path, NULL);
+    }
+    if (!*out && !(*out = strdup(path)))
+        return EK_FAIL(err, EK_ENOMEM, "%s: no memory for its name", path);
+    return EK_OK;
+}
+
 ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err)
 {
-    const size_t room = strlen(path) + 48;
-    ek_writer new = {.path = strdup(path), .temp = malloc(room)};
+    ek_writer new = {0};
+    size_t room;
     int fd = -1;
 
-    if (!new.path || !new.temp) {
+    EK_TRY(place_of(path, &new.path, err));
+    room = strlen(new.path) + 48;
+    new.temp = malloc(room);
+    if (!new.temp) {
         free(new.path);
-        free(new.temp);
         return EK_FAIL(err, EK_ENOMEM, "%s: no memory for its name", path);
     }
     /* Not mkstemp: the file gets the rights that the user's umask gives. */
     for (int i = 0; i < 1000; i++) {
-        snprintf(new.temp, room, "%s.tmp-%ld-%d", path, (long)getpid(), i);
+        snprintf(new.temp, room, "%s.tmp-%ld-%d", new.path, (long)getpid(), i);
         fd = open(new.temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST)
             break;

@@ -24,6 +24,7 @@ typedef struct ek_writer {
     char *path, *temp;
 } ek_writer;
 
+/* EK_EASKED: path is empty, in no folder, or is something other than a regular file. */
 ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err);
 ek_code ek_writer_commit(ek_writer *w, ek_err *err); /* flush, fsync, rename, fsync the folder */
 void ek_writer_close(ek_writer *w);                  /* after commit or instead of it */

@@ -126,6 +126,13 @@ static ek_code begin(ek_eval *ev, ek_store *store, const arguments *a, const cha
     snprintf(kernel, sizeof kernel, "own attention, %s cache",
              ev->config->storage == EK_F32 ? "f32" : "bf16");
     ek_config_leaves(ev->config, ek_eval_fields, keep_leaf, &l);
+    /* The id names the texts' paths only: with this a run of other texts cannot be gone on with. */
+    for (int i = 0; i < ev->config->n_tasks; i++) {
+        char key[40];
+
+        snprintf(key, sizeof key, "tasks.%d.text_hash", i);
+        keep_leaf(&l, key, ev->task[i].task->texts.hash);
+    }
     const ek_run_row row = {.id = ev->run,
                             .kind = "evaluate",
                             .revision = EK_VERSION " " EK_REVISION,

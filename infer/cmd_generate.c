@@ -242,6 +242,14 @@ static ek_code read_file(options *o, ek_err *err)
         got = fread(o->prompt + o->prompt_size, 1, 65536, f);
         o->prompt_size += got;
     } while (got > 0);
+    if (ferror(f)) {
+        const int e = errno;
+
+        if (!is_stdin)
+            fclose(f);
+        return EK_FAIL(err, e == EISDIR ? EK_EASKED : EK_EIO, "%s: cannot read: %s", o->prompt_file,
+                       strerror(e));
+    }
     if (!is_stdin)
         fclose(f);
     return EK_OK;

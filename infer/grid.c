@@ -38,6 +38,9 @@ ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weight
         ek_weights_apply(*weights, method);
         return EK_OK;
     }
+    if (set->weights)
+        return EK_FAIL(err, EK_EASKED, "methods: %s is not learned and takes no weights",
+                       method->name);
     *scorer = (ek_scorer){.cls = method->measure.signal, .dev = dev, .dims = *ek_model_dims(model)};
     scorer->set.seed = set->seed >= 0 ? set->seed : seed;
     method->measure.scorer = scorer;
@@ -100,6 +103,12 @@ static ek_code check_budget(const ek_budget_set *b, int i, ek_budget *out, ek_er
     return EK_OK;
 }
 
+static int same_budget(const ek_budget *a, const ek_budget *b)
+{
+    return a->num * b->den == b->num * a->den && (a->num > 0) == (b->num > 0) &&
+           a->of_seen == b->of_seen && a->entries == b->entries && a->bytes == b->bytes;
+}
+
 static ek_code add_cell(ek_grid *g, int method, const ek_method_set *set, const ek_budget_set *b,
                         const ek_budget *budget, ek_decode decode, ek_err *err)
 {
@@ -120,9 +129,20 @@ static ek_code add_cell(ek_grid *g, int method, const ek_method_set *set, const 
     else
         memcpy(c->spec, spec.data, spec.size + 1);
     ek_text_clear(&spec);
-    for (int i = 0; code == EK_OK && i < g->n_cells; i++)
-        if (strcmp(g->cell[i].spec, c->spec) == 0)
+    if (code == EK_OK && b && (!*c->label || strcmp(c->label, "full") == 0))
+        code = EK_FAIL(err, EK_EASKED, "methods: %s: label: found \"%s\", expected another name",
+                       set->name, c->label);
+    for (int i = 0; code == EK_OK && i < g->n_cells; i++) {
+        const ek_cell *old = &g->cell[i];
+
+        if (strcmp(old->spec, c->spec) == 0 ||
+            (old->method == method && same_budget(&old->policy.budget, budget)))
             code = EK_FAIL(err, EK_EASKED, "methods: %s stands there twice", c->spec);
+        else if (strcmp(old->label, c->label) == 0 &&
+                 strcmp(g->method[old->method].name, g->method[method].name) != 0)
+            code = EK_FAIL(err, EK_EASKED, "methods: %s and %s are both called \"%s\"", old->spec,
+                           c->spec, c->label);
+    }
     if (code == EK_OK)
         g->n_cells++;
     return code;

@@ -361,6 +361,8 @@ static ek_code run_command(const subcommand *c, int argc, char **argv, ek_err *e
     ek_code code;
 
     EK_TRY(parse(&o, argc, argv, err));
+    if (o.out && !*o.out)
+        return EK_FAIL(err, EK_EASKED, "results: --out: found an empty name");
     EK_TRY(ek_store_open(&store, o.db, c->mode, err));
     code = c->run(store, &o, &out, err);
     if (code == EK_OK && out.size > 0 && fwrite(out.data, 1, out.size, stdout) != out.size)

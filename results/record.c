@@ -138,6 +138,43 @@ static ek_code insert_run(ek_store *s, const ek_run_row *row, const ek_leaf *lea
     return EK_OK;
 }
 
+typedef struct leaf_check {
+    const char *value;
+    int differs;
+} leaf_check;
+
+static ek_code compare_leaf(void *ctx, int n, const char *const *name, const ek_sql *value,
+                            ek_err *err)
+{
+    leaf_check *c = ctx;
+
+    (void)n, (void)name, (void)err;
+    c->differs = value[0].kind == EK_SQL_TEXT && strcmp(value[0].text, c->value) != 0;
+    return EK_OK;
+}
+
+/* The key of a hash (of data that a setting names by path only) that is stored with another value
+ * than now, or NULL. */
+static ek_code changed_leaf(ek_store *s, const char *run, const ek_leaf *leaves, int n,
+                            const char **key, ek_err *err)
+{
+    static const char find[] = "SELECT value FROM run_param WHERE run = ? AND key = ?";
+
+    *key = NULL;
+    for (int i = 0; !*key && i < n; i++) {
+        const ek_sql p[] = {ek_sql_text(run), ek_sql_text(leaves[i].key)};
+        leaf_check c = {.value = leaves[i].value ? leaves[i].value : ""};
+        const size_t size = strlen(leaves[i].key);
+
+        if (size < 5 || strcmp(leaves[i].key + size - 5, "_hash") != 0)
+            continue;
+        EK_TRY(SQL(s, find, p, compare_leaf, &c, err));
+        if (c.differs)
+            *key = leaves[i].key;
+    }
+    return EK_OK;
+}
+
 static ek_code begin_run(ek_store *s, const ek_run_row *row, const ek_leaf *leaves, int n,
                          int resume, ek_run_found *found, ek_err *err)
 {
@@ -146,12 +183,19 @@ static ek_code begin_run(ek_store *s, const ek_run_row *row, const ek_leaf *leav
     static const char again[] = "UPDATE run SET status = 'running', finished = NULL WHERE id = ?";
     const ek_sql id[] = {ek_sql_text(row->id)};
     found_run f = {.row = row};
+    const char *changed;
 
     EK_TRY(SQL(s, find, id, compare_run, &f, err));
     if (!f.there) {
         *found = EK_RUN_NEW;
         return insert_run(s, row, leaves, n, err);
     }
+    EK_TRY(changed_leaf(s, row->id, leaves, n, &changed, err));
+    if (changed)
+        return EK_FAIL(err, EK_EASKED,
+                       "%s: run %.8s was begun with another %s, so it is not this one; --restart "
+                       "forgets it",
+                       s->path, row->id, changed);
     if (f.done || !resume) {
         *found = f.done ? EK_RUN_DONE : EK_RUN_UNFINISHED;
         return EK_OK;
@@ -192,6 +236,7 @@ ek_code ek_store_run_end(ek_store *s, const char *id, const char *status, ek_err
     char now[32];
 
     EK_TRY(ek_store_flush(s, err));
+    EK_TRY(ek_store_in_place(s, err));
     time_now(now);
     p[2] = ek_sql_text(now);
     EK_TRY(SQL(s, end, p, NULL, NULL, err));
@@ -324,9 +369,11 @@ ek_code ek_store_samples(ek_store *s, const ek_sample_row *rows, int n, ek_err *
         code = insert_sample(s, &rows[i], err);
     if (code == EK_OK)
         code = ek_store_commit(s, err);
-    if (code != EK_OK)
+    if (code != EK_OK) {
         ek_store_rollback(s);
-    return code;
+        return code;
+    }
+    return ek_store_in_place(s, err);
 }
 
 ek_code ek_store_has_sample(ek_store *s, int64_t cell, const char *doc_id, int64_t rep, int *has,

@@ -148,9 +148,12 @@ static ek_code take_lines(void *ctx, int n, const char *const *name, const ek_sq
 /* A row of a query as a row of the grid, with the columns' names as head. */
 static ek_code take_row(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
 {
+    enum { MOST = 20 << 20 }; /* cells; a query without an end must not take all memory */
     ek_grid *g = ctx;
 
-    (void)err;
+    if (g->n_cells > MOST)
+        return EK_FAIL(err, EK_EASKED, "the query gives more than %d cells; LIMIT makes it less",
+                       (int)MOST);
     if (g->n_cols == 0) {
         g->n_cols = n;
         for (int i = 0; i < n; i++)

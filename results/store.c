@@ -6,6 +6,7 @@
 #include "results/inside.h"
 
 #include "core/file.h"
+#include "core/progress.h"
 #include "schema_sql.h"
 
 #include <errno.h>
@@ -30,6 +31,8 @@ static ek_code translate(const ek_store *s, int rc, const char *what, ek_err *er
     case SQLITE_LOCKED:
         return EK_FAIL(err, EK_EIO, "%s: another process has kept this database locked for %d s",
                        s->path, PATIENCE_MS / 1000);
+    case SQLITE_INTERRUPT:
+        return EK_FAIL(err, EK_ESTOPPED, "%s: %s stopped", s->path, what);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
     case SQLITE_FORMAT:
@@ -37,6 +40,12 @@ static ek_code translate(const ek_store *s, int rc, const char *what, ek_err *er
     case SQLITE_NOMEM:
         return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", s->path);
     case SQLITE_READONLY:
+        if (rc == SQLITE_READONLY_ROLLBACK || rc == SQLITE_READONLY_RECOVERY)
+            return EK_FAIL(err, EK_EIO,
+                           "%s: what wrote this database was killed in the midst of it; the same "
+                           "run with --resume mends it",
+                           s->path);
+        return EK_FAIL(err, EK_EASKED, "%s: cannot be written: %s", s->path, why);
     case SQLITE_PERM:
         return EK_FAIL(err, EK_EASKED, "%s: cannot be written: %s", s->path, why);
     case SQLITE_CANTOPEN:
@@ -218,6 +227,13 @@ ek_code ek_store_sql(ek_store *s, const char *sql, const ek_sql *params, int n_p
     return code;
 }
 
+/* A user's query may be endless: the first Ctrl-C ends it. */
+static int query_stop(void *ctx)
+{
+    (void)ctx;
+    return ek_stop_asked();
+}
+
 /* Users' queries may select; everything else is refused by name. */
 static int allow_reading(void *ctx, int action, const char *a, const char *b, const char *c,
                          const char *d)
@@ -278,7 +294,9 @@ ek_code ek_store_query(ek_store *s, const char *sql, const ek_sql *params, int n
     else {
         const int want = sqlite3_bind_parameter_count(stmt);
 
+        sqlite3_progress_handler(s->db, 10000, query_stop, NULL);
         code = run_statement(s, stmt, params, want < n_params ? want : n_params, row, ctx, err);
+        sqlite3_progress_handler(s->db, 0, NULL, NULL);
     }
     sqlite3_finalize(more);
     sqlite3_finalize(stmt);
@@ -288,6 +306,15 @@ ek_code ek_store_query(ek_store *s, const char *sql, const ek_sql *params, int n
 int64_t ek_store_last_id(const ek_store *s)
 {
     return sqlite3_last_insert_rowid(s->db);
+}
+
+ek_code ek_store_in_place(ek_store *s, ek_err *err)
+{
+    int moved = 0;
+
+    if (sqlite3_file_control(s->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved)
+        return EK_FAIL(err, EK_EIO, "%s: was moved or deleted while this run wrote to it", s->path);
+    return EK_OK;
 }
 
 int ek_store_changes(const ek_store *s)

@@ -200,7 +200,9 @@ ek_code ek_store_sql(ek_store *store, const char *sql, const ek_sql *params, int
  * ATTACH and PRAGMA that set something.  ?1 may be used for param (NULL kind: unused). */
 ek_code ek_store_query(ek_store *store, const char *sql, const ek_sql *params, int n_params,
                        ek_row_fn row, void *ctx, ek_err *err);
-int64_t ek_store_last_id(const ek_store *store);      /* of the last insert */
+int64_t ek_store_last_id(const ek_store *store); /* of the last insert */
+/* EK_EIO if the file was moved or deleted while it was open: what is written then is lost. */
+ek_code ek_store_in_place(ek_store *store, ek_err *err);
 int ek_store_changes(const ek_store *store);          /* rows the last statement wrote */
 ek_code ek_store_begin(ek_store *store, ek_err *err); /* BEGIN IMMEDIATE */
 ek_code ek_store_commit(ek_store *store, ek_err *err);

@@ -84,6 +84,10 @@ static void what_is_not_committed_is_not(void **state)
     assert_holds(in("b"), "old");
     assert_int_equal(files(), 1);
     ek_writer_close(&w); /* closing twice is harmless */
+    assert_int_equal(symlink(in("b"), in("link")), 0);
+    assert_int_equal(ek_file_write(in("link"), "through", 7, &err), EK_OK);
+    assert_holds(in("b"), "through");
+    unlink(in("link"));
     unlink(in("b"));
 }
 
@@ -125,7 +129,12 @@ static void what_cannot_be_opened_is_named(void **state)
     assert_non_null(strstr(err.msg, "found a folder, expected a regular file"));
     assert_int_equal(mkfifo(in("pipe"), 0600), 0);
     assert_int_equal(ek_map_open(&m, in("pipe"), &err), EK_EASKED); /* and does not wait */
+    /* Renamed over, a pipe or a device would be gone for everybody. */
+    assert_int_equal(ek_writer_open(&w, in("pipe"), &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "found a special file"));
     unlink(in("pipe"));
+    assert_int_equal(ek_writer_open(&w, folder, &err), EK_EASKED);
+    assert_int_equal(ek_writer_open(&w, "", &err), EK_EASKED);
     assert_int_equal(ek_writer_open(&w, in("no/such/file"), &err), EK_EASKED);
     assert_null(w.file);
     assert_null(m.data);

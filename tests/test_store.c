@@ -169,6 +169,46 @@ static void a_run_is_written_once(void **state)
     ek_store_close(s);
 }
 
+static void other_data_cannot_resume(void **state)
+{
+    const ek_leaf then[] = {{"text", "some"}, {"text_hash", "11"}};
+    const ek_leaf now[] = {{"text", "some"}, {"text_hash", "22"}};
+    ek_run_row row = run_row;
+    int64_t cell[1];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 1, &found);
+    ek_err err = {0};
+
+    (void)state;
+    row.id = "00112233445566778899aabbccddeeff";
+    OK(ek_store_run_begin(s, &row, then, 2, 0, &found, &err));
+    OK(ek_store_run_begin(s, &row, then, 2, 1, &found, &err));
+    assert_int_equal(found, EK_RUN_RESUMED);
+    assert_int_equal(ek_store_run_begin(s, &row, now, 2, 1, &found, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another text_hash"));
+    OK(ek_store_run_end(s, row.id, "done", &err));
+    assert_int_equal(ek_store_run_begin(s, &row, now, 2, 1, &found, &err), EK_EASKED);
+    ek_store_close(s);
+}
+
+static void a_database_that_went_away_is_noticed(void **state)
+{
+    int64_t cell[3];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 3, &found);
+    char away[300];
+    ek_err err = {0};
+
+    (void)state;
+    OK(put_sample(s, cell, 3, 1, &err));
+    snprintf(away, sizeof away, "%s.away", path);
+    assert_int_equal(rename(path, away), 0);
+    assert_int_equal(put_sample(s, cell, 3, 2, &err), EK_EIO);
+    assert_non_null(strstr(err.msg, "moved or deleted"));
+    assert_int_equal(rename(away, path), 0);
+    ek_store_close(s);
+}
+
 static void another_kernel_cannot_resume(void **state)
 {
     ek_run_row row = run_row;
@@ -679,6 +719,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_run_is_written_once),
         TEST(another_kernel_cannot_resume),
+        TEST(other_data_cannot_resume),
+        TEST(a_database_that_went_away_is_noticed),
         TEST(a_failing_sample_leaves_nothing),
         TEST(a_killed_writer_leaves_whole_samples),
         TEST(training_steps_are_batched_and_replaced),
