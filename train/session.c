@@ -365,8 +365,8 @@ static ek_code loop(session *s, double *last, ek_err *err)
         if (t->step % set->valid_every == 0 || t->step == set->steps)
             code = look(s, &valid, err);
         if (set->data.valid > 0 && isfinite(valid.loss))
-            snprintf(note, sizeof note, "loss %.4f  held out %.4f  overlap %.3f", smooth,
-                     valid.loss, valid.acc);
+            snprintf(note, sizeof note, "loss %.4f  held out %.4f  %s %.3f", smooth, valid.loss,
+                     right, valid.acc);
         else
             snprintf(note, sizeof note, "loss %.4f  %s %.3f", smooth, right, x.acc);
         ek_progress_at(&p, t->step, note);
