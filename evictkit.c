@@ -69,8 +69,12 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], names[i]) == 0) {
             const int status = commands[i].run(argc - 1, argv + 1);
 
-            /* A full disk or a closed pipe must not look like success. */
-            return fflush(stdout) != 0 && status == 0 ? 1 : status;
+            /* A full disk or a closed pipe must not look like success; the error of a line that
+             * was flushed long ago is still there. */
+            if ((fflush(stdout) == 0 && !ferror(stdout)) || status != 0)
+                return status;
+            fprintf(stderr, "evictkit: standard output could not be written\n");
+            return 1;
         }
     }
     near = ek_nearest(argv[1], names, (int)EK_COUNT(names));

@@ -68,6 +68,7 @@ static const request requests[] = {
     {{"train", "train.yaml", "--nonsense"}, "--nonsense"},
     {{"train", "train.yaml", "second.yaml"}, "second.yaml"},
     {{"train", "train.yaml", "-s"}, "-s"},
+    {{"train", "train.yaml", "--resume", "--restart"}, "exclude each other"},
     {{"train", "train.yaml", "-s", "steps=0"}, "steps"},
     {{"train", "train.yaml", "-s", "stps=1"}, "\"steps\""},
     {{"train", "train.yaml", "-s", "loss.kind=nonsense"}, "kind"},

@@ -16,11 +16,13 @@ static void usage(FILE *to)
     ek_train_set_defaults(&set);
     keys = ek_config_help(ek_train_fields);
     fprintf(to,
-            "usage: evictkit train CONFIG.yaml [-s key=value ...] [--plan] [--resume] [--quiet]\n\n"
+            "usage: evictkit train CONFIG.yaml [-s key=value ...] [--plan] [--resume | --restart] "
+            "[--quiet]\n\n"
             "Fit a scorer on a frozen model.\n"
             "  -s key=value  override a key of the file, such as optimiser.lr=0.002\n"
             "  --plan        say sizes and predicted time, then stop\n"
             "  --resume      go on from the last checkpoint\n"
+            "  --restart     forget what this very run has stored, and begin again\n"
             "  --quiet       no progress bar\n\nkeys:\n%s",
             keys ? keys : "");
     free(keys);
@@ -36,7 +38,8 @@ static void say(void *ctx, const char *line)
 static ek_code parse(int argc, char **argv, const char **path, const char **sets, int *n_sets,
                      ek_train_options *options, ek_err *err)
 {
-    static const char *const known[] = {"-s", "--plan", "--resume", "--quiet", "--help"};
+    static const char *const known[] = {"-s",        "--plan",  "--resume",
+                                        "--restart", "--quiet", "--help"};
 
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
@@ -45,6 +48,8 @@ static ek_code parse(int argc, char **argv, const char **path, const char **sets
             options->plan = 1;
         } else if (strcmp(a, "--resume") == 0) {
             options->resume = 1;
+        } else if (strcmp(a, "--restart") == 0) {
+            options->restart = 1;
         } else if (strcmp(a, "--quiet") == 0) {
             options->quiet = 1;
         } else if (strcmp(a, "-s") == 0) {
@@ -63,6 +68,8 @@ static ek_code parse(int argc, char **argv, const char **path, const char **sets
             *path = a;
         }
     }
+    if (options->resume && options->restart)
+        return EK_FAIL(err, EK_EASKED, "train: --resume and --restart exclude each other");
     if (*path == NULL)
         return EK_FAIL(err, EK_EASKED, "train: expected a configuration file; --help says more");
     return EK_OK;

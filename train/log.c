@@ -37,6 +37,9 @@ static ek_code begin(ek_log *log, const ek_train_set *set, const ek_run_row *row
     ek_code code;
 
     ek_config_leaves(set, ek_train_fields, add_leaf, &all);
+    /* The id names the text's path only: with this a run of another text cannot be gone on with. */
+    if (log->text_hash != NULL)
+        add_leaf(&all, "data.text_hash", log->text_hash);
     code = all.failed ? EK_FAIL(err, EK_ENOMEM, "settings of the run")
                       : ek_store_run_begin(log->store, row, all.leaf, all.n, resume, found, err);
     for (int i = 0; i < all.n; i++) {
@@ -58,6 +61,8 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
     if (set->results == NULL)
         return EK_OK;
     EK_TRY(ek_store_open(&log->store, set->results, EK_STORE_CREATE, err));
+    if (log->restart)
+        EK_TRY(ek_store_run_delete(log->store, row->id, err));
     EK_TRY(begin(log, set, row, resume, &found, err));
     for (int i = 0; i < n_paths; i++)
         there = there && ek_file_exists(paths[i]);
@@ -69,7 +74,7 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
         return EK_FAIL(
             err, EK_EASKED,
             "a run with these very settings was begun and not finished: --resume goes on "
-            "with it");
+            "with it, --restart begins again");
     *done = found == EK_RUN_DONE;
     log->open = !*done;
     return EK_OK;
@@ -94,6 +99,11 @@ ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train
                              .ns = (int64_t)(seconds * 1e9)};
 
     return log->store != NULL ? ek_store_step(log->store, &row, err) : EK_OK;
+}
+
+ek_code ek_log_flush(ek_log *log, ek_err *err)
+{
+    return log->store != NULL ? ek_store_flush(log->store, err) : EK_OK;
 }
 
 ek_code ek_log_file(ek_log *log, const char *path, ek_err *err)

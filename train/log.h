@@ -11,9 +11,11 @@ extern "C" {
 #endif
 
 typedef struct ek_log {
-    ek_store *store; /* NULL: no database */
-    const char *id;  /* borrowed: the run's */
-    int open;        /* 1: the run is marked running and waits for its end */
+    ek_store *store;       /* NULL: no database */
+    const char *id;        /* borrowed: the run's */
+    const char *text_hash; /* borrowed, set before opening; NULL: not stored */
+    int restart;           /* set before opening: forget what the database has of this run */
+    int open;              /* 1: the run is marked running and waits for its end */
 } ek_log;
 
 /* Begin or resume the run.  *done: this very run was finished before and its files (paths) are all
@@ -23,6 +25,7 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
 ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err);
 ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train_stats *x,
                     double seconds, ek_err *err);
+ek_code ek_log_flush(ek_log *log, ek_err *err); /* steps that wait are written now */
 ek_code ek_log_file(ek_log *log, const char *path, ek_err *err); /* the run made it */
 /* Mark how it ended: done, interrupted or failed; returns code, or what marking gave. */
 ek_code ek_log_close(ek_log *log, ek_code code, ek_err *err);

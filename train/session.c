@@ -336,6 +336,8 @@ static ek_code look(session *s, ek_train_stats *out, ek_err *err)
 
 static ek_code save(session *s, ek_err *err)
 {
+    /* A resumed run goes on behind the checkpoint: the steps up to it must be stored by then. */
+    EK_TRY(ek_log_flush(&s->log, err));
     return ek_trainer_save(s->trainer, s->checkpoint, s->id, err);
 }
 
@@ -421,6 +423,8 @@ static ek_code open_log(session *s, int *done, ek_err *err)
                             .template_hash = ek_data_template_hash(s->data),
                             .config = s->text};
 
+    s->log.text_hash = ek_data_hash(s->data);
+    s->log.restart = s->options->restart;
     return ek_log_open(&s->log, s->set, &row, s->options->resume, paths, (int)EK_COUNT(paths), done,
                        err);
 }

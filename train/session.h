@@ -41,6 +41,7 @@ extern const ek_field ek_train_fields[];
 typedef struct ek_train_options {
     int plan;           /* say sizes and time, then stop */
     int resume;         /* go on from the checkpoint, if there is one */
+    int restart;        /* forget what this very run has stored; not together with resume */
     int quiet;          /* no progress bar */
     int64_t stop_after; /* steps after which to stop as if asked to; 0: never (tests) */
     void (*say)(void *ctx, const char *line); /* NULL: nothing is said */
