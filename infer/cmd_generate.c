@@ -455,12 +455,14 @@ static void show(session *s, int end)
 }
 
 /* What the first plan kept; a method that cuts at the first step has done so now.  Its scores are
- * those of the survivors. */
+ * those of the survivors; where no plan can follow, their measure went with the cut. */
 static ek_code keep_plan(session *s, ek_err *err)
 {
+    const int carry = ek_measure_n_carry(&s->policy.method.measure, ek_model_dims(s->model)->group);
+
     if (s->plan.kept_count)
         return EK_OK;
-    if (!s->plan.score && s->row.policy)
+    if (!s->plan.score && s->row.policy && (carry == 0 || s->row.cache.n_lanes > 0))
         EK_TRY(ek_saved_plan_scores(&s->plan, &s->row.cache, s->row.cache.n_lanes ? 0 : -1,
                                     &s->policy, err));
     return ek_saved_plan_kept(&s->plan, &s->row.cache, err);

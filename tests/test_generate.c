@@ -121,6 +121,17 @@ static void every_policy_streams_and_saves_its_plan(void **state)
             check_plan(names[i]);
         generate(&two, extra);
         assert_string_equal(one.out, two.out);
+        for (size_t d = 0; d < 2; d++) { /* one whose measure is gone after its only cut, too */
+            const char *const when[] = {"--policy",    names[i],
+                                        "--keep",      "0.25",
+                                        "--save-plan", "plan.safetensors",
+                                        "--decode",    d ? "grow" : "hold",
+                                        prompt,        NULL};
+
+            generate(&two, when);
+            if (two.status != 0)
+                fail_msg("%s, %s: status %d: %s", names[i], when[7], two.status, two.err);
+        }
     }
 }
 
