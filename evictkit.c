@@ -3,9 +3,11 @@
 #include "core/config.h"
 #include "core/progress.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command {
     const char *name;
@@ -50,6 +52,19 @@ static int usage(FILE *to)
     return to == stdout ? 0 : 2;
 }
 
+/* Were one of the three standard streams closed, the next file opened would take its number and
+ * receive what is printed. */
+static void hold_streams(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
     const char *names[EK_COUNT(commands)], *near;
@@ -63,6 +78,7 @@ int main(int argc, char **argv)
         printf("evictkit %s (%s)\n", EK_VERSION, EK_REVISION);
         return 0;
     }
+    hold_streams();
     ek_stop_install();
     for (size_t i = 0; i < EK_COUNT(commands); i++) {
         names[i] = commands[i].name;

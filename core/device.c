@@ -18,6 +18,8 @@ typedef struct block_head {
 _Static_assert(sizeof(block_head) == 64, "the head keeps blocks aligned");
 
 /* From here on, huge pages are worth a 2 MiB alignment. */
+enum { EK_MOST_THREADS = 1024 };
+
 static const size_t huge_from = (size_t)4 << 20;
 
 /* Weights are carved from big chunks: with 4 KiB pages decode reads them at two thirds of the
@@ -97,7 +99,12 @@ ek_code ek_device_open(ek_device **out, const char *name, const char *isa_cap, e
     if (!dev)
         return EK_FAIL(err, EK_ENOMEM, "device '%s': out of memory", name);
     dev->isa = isa;
+    /* A team far beyond the processors only waits, and tens of thousands end the process. */
     dev->threads = omp_get_max_threads();
+    if (dev->threads > EK_MOST_THREADS) {
+        dev->threads = EK_MOST_THREADS;
+        omp_set_num_threads(dev->threads);
+    }
     ek_cpu_table(&dev->ops, isa);
     if (!ek_cpu_table_is_full(&dev->ops)) {
         free(dev);

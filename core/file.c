@@ -207,6 +207,18 @@ ek_code ek_make_folder(const char *path, ek_err *err)
     return EK_OK;
 }
 
+ek_code ek_make_parent(const char *path, ek_err *err)
+{
+    char *folder = folder_of(path);
+    ek_code code;
+
+    if (!folder)
+        return EK_FAIL(err, EK_ENOMEM, "%s: no memory for its folder's name", path);
+    code = ek_make_folder(folder, err);
+    free(folder);
+    return code;
+}
+
 int ek_file_exists(const char *path)
 {
     struct stat st;

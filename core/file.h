@@ -31,6 +31,7 @@ void ek_writer_close(ek_writer *w);                  /* after commit or instead 
 ek_code ek_file_write(const char *path, const void *data, size_t size, ek_err *err);
 
 ek_code ek_make_folder(const char *path, ek_err *err); /* and its parents; existing is fine */
+ek_code ek_make_parent(const char *path, ek_err *err); /* the folder that path lies in */
 int ek_file_exists(const char *path);
 
 /* 32 lower-case hex digits and NUL. */

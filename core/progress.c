@@ -139,13 +139,29 @@ static void on_signal(int sig)
     stop_asked = 1;
 }
 
+/* A mapped file became shorter while it was read: nothing that was in it can be had any more. */
+static void on_bus_error(int sig)
+{
+    static const char text[] = "evictkit: a file that was being read became shorter, or its disk "
+                               "failed; everything finished is stored\n";
+
+    (void)sig;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(1);
+    _exit(1);
+}
+
 void ek_stop_install(void)
 {
+    struct sigaction bus = {.sa_handler = on_bus_error};
+
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    sigemptyset(&bus.sa_mask);
+    sigaction(SIGBUS, &bus, NULL);
 }
 
 int ek_stop_asked(void)

@@ -20,7 +20,7 @@ void ek_progress_close(ek_progress *p); /* last line with the total time */
 double ek_now(void); /* seconds, monotonic */
 
 /* Set by the first SIGINT or SIGTERM; long loops ask and end after the unit at hand.  The second
- * signal ends the process at once. */
+ * signal ends the process at once.  A mapped file that shrinks ends it with a sentence. */
 void ek_stop_install(void);
 int ek_stop_asked(void);
 

@@ -10,10 +10,12 @@
 #include "schema_sql.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { APPLICATION_ID = 1701538164, VERSION = 1, PATIENCE_MS = 10000 };
 
@@ -514,20 +516,30 @@ static ek_code set_up(ek_store *s, ek_err *err)
     return check_content(s, err);
 }
 
-static ek_code make_parent(const char *path, ek_err *err)
+/* SQLite reads a database in WAL mode only where it may write files beside it.  Where it may not,
+ * and no log waits there, nothing can change: the name as a URI that says so.  NULL: not so. */
+static char *still_uri(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder;
-    ek_code code;
+    const char *name = strrchr(path, '/');
+    const size_t size = strlen(path), slash = name ? (size_t)(name + 1 - path) : 0;
+    char *uri = malloc(3 * size + 32), *to = uri;
 
-    if (!slash || slash == path)
-        return EK_OK;
-    folder = strndup(path, (size_t)(slash - path));
-    if (!folder)
-        return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", path);
-    code = ek_make_folder(folder, err);
-    free(folder);
-    return code;
+    if (!uri)
+        return NULL;
+    snprintf(uri, size + 3, "%.*s.", (int)slash, path);
+    if (faccessat(AT_FDCWD, uri, W_OK, AT_EACCESS) == 0)
+        *uri = '\0';
+    else
+        snprintf(uri, size + 5, "%s-wal", path);
+    if (!*uri || access(uri, F_OK) == 0) {
+        free(uri);
+        return NULL;
+    }
+    to += sprintf(to, "file:");
+    for (const char *c = path; *c; c++)
+        to += sprintf(to, strchr("%?#", *c) ? "%%%02X" : "%c", (unsigned)(unsigned char)*c);
+    sprintf(to, "?immutable=1");
+    return uri;
 }
 
 ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_err *err)
@@ -535,20 +547,23 @@ ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_e
     const int flags = mode == EK_STORE_READ    ? SQLITE_OPEN_READONLY
                       : mode == EK_STORE_WRITE ? SQLITE_OPEN_READWRITE
                                                : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    char *uri;
     ek_store *s;
     ek_code code;
     int rc;
 
     EK_TRY(look_at_file(path, mode, err));
     if (mode == EK_STORE_CREATE)
-        EK_TRY(make_parent(path, err));
+        EK_TRY(ek_make_parent(path, err));
     s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path))) {
         free(s);
         return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", path);
     }
     s->mode = mode;
-    rc = sqlite3_open_v2(path, &s->db, flags, NULL);
+    uri = mode == EK_STORE_READ ? still_uri(path) : NULL;
+    rc = sqlite3_open_v2(uri ? uri : path, &s->db, flags | (uri ? SQLITE_OPEN_URI : 0), NULL);
+    free(uri);
     code = rc == SQLITE_OK ? set_up(s, err) : translate(s, rc, "opening", err);
     if (code != EK_OK) {
         ek_store_close(s);

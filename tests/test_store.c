@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -206,6 +207,27 @@ static void a_database_that_went_away_is_noticed(void **state)
     assert_int_equal(put_sample(s, cell, 3, 2, &err), EK_EIO);
     assert_non_null(strstr(err.msg, "moved or deleted"));
     assert_int_equal(rename(away, path), 0);
+    ek_store_close(s);
+}
+
+static void a_folder_that_is_read_only_can_be_read(void **state)
+{
+    int64_t cell[1];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 1, &found);
+    ek_err err = {.msg = ""};
+
+    (void)state;
+    ek_store_close(s);
+    assert_int_equal(chmod(folder, 0555), 0);
+    if (geteuid() == 0 && seteuid(65534) != 0) /* root may write anywhere */
+        skip();
+    const ek_code code = ek_store_open(&s, path, EK_STORE_READ, &err);
+    if (seteuid(getuid()) != 0 || chmod(folder, 0755) != 0)
+        fail();
+    assert_string_equal(err.msg, "");
+    assert_int_equal(code, EK_OK);
+    assert_float_equal(number(s, "SELECT count(*) FROM run"), 1, 0);
     ek_store_close(s);
 }
 
@@ -720,6 +742,7 @@ int main(void)
         TEST(a_run_is_written_once),
         TEST(another_kernel_cannot_resume),
         TEST(other_data_cannot_resume),
+        TEST(a_folder_that_is_read_only_can_be_read),
         TEST(a_database_that_went_away_is_noticed),
         TEST(a_failing_sample_leaves_nothing),
         TEST(a_killed_writer_leaves_whole_samples),
