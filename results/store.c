@@ -395,8 +395,16 @@ static ek_code migrate(ek_store *s, ek_err *err)
 {
     int64_t version = 0, objects = 0;
     ek_code code;
+    int rc = SQLITE_BUSY;
 
-    EK_TRY(script(s, "PRAGMA journal_mode = WAL", err));
+    /* A change of mode does not wait for others that are just making the same file. */
+    for (int i = 0; (rc & 0xff) == SQLITE_BUSY && i < PATIENCE_MS / 50; i++) {
+        if (i > 0)
+            sqlite3_sleep(50);
+        rc = sqlite3_exec(s->db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+    }
+    if (rc != SQLITE_OK)
+        return translate(s, rc, "setting up", err);
     EK_TRY(ek_store_begin(s, err));
     /* Another process may have made the file since we looked. */
     code = ek_store_sql(s, "PRAGMA user_version", NULL, 0, take_int, &version, err);

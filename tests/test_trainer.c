@@ -157,6 +157,18 @@ static void test_resume(void **state)
         assert_int_equal(ek_trainer_load(b, path, "ffffffffffffffffffffffffffffffff", &err),
                          EK_EASKED);
         assert_non_null(strstr(err.msg, "other settings"));
+        /* So is one of which a single bit changed. */
+        FILE *f = fopen(path, "r+b");
+
+        assert_non_null(f);
+        assert_int_equal(fseek(f, -4, SEEK_END), 0);
+        const int last = fgetc(f);
+        assert_int_equal(fseek(f, -4, SEEK_END), 0);
+        fputc(last ^ 1, f);
+        fclose(f);
+        assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
+                         EK_EINPUT);
+        assert_non_null(strstr(err.msg, "damaged checkpoint"));
         assert_int_equal(ek_file_write(path, "damaged", 7, &err), EK_OK);
         assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
                          EK_EINPUT);

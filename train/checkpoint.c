@@ -1,10 +1,25 @@
 /* train/checkpoint.c - a trainer's state as one file. */
+#include "core/file.h"
 #include "core/safetensors.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Of all numbers: a damaged checkpoint must not become other weights without a word. */
+static ek_code hash_state(const ek_trainer *t, char out[33], ek_err *err)
+{
+    ek_hasher *h = ek_hasher_open();
+
+    if (h == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "the hash of a checkpoint");
+    ek_hasher_add(h, t->params, t->n * sizeof(float));
+    ek_hasher_add(h, t->optim.m, t->n * sizeof(float));
+    ek_hasher_add(h, t->optim.v, t->n * sizeof(float));
+    ek_hasher_close(h, out);
+    return EK_OK;
+}
 
 ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *identity, ek_err *err)
 {
@@ -13,9 +28,11 @@ ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *ident
         const float *data;
     } part[] = {{"params", t->params}, {"moment1", t->optim.m}, {"moment2", t->optim.v}};
     ek_st_tensor tensor[EK_COUNT(part)];
-    char step[24];
+    char step[24], hash[33];
     const ek_st_pair meta[] = {
-        {"format", "evictkit checkpoint"}, {"identity", identity}, {"step", step}};
+        {"format", "evictkit checkpoint"}, {"identity", identity}, {"step", step}, {"hash", hash}};
+
+    EK_TRY(hash_state(t, hash, err));
 
     snprintf(step, sizeof step, "%lld", (long long)t->step);
     for (size_t i = 0; i < EK_COUNT(part); i++)
@@ -31,7 +48,8 @@ ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *ident
 ek_code ek_trainer_load(ek_trainer *t, const char *path, const char *identity, ek_err *err)
 {
     const int64_t shape[1] = {(int64_t)t->n};
-    const char *format, *step, *found;
+    const char *format, *step, *found, *hash;
+    char now[33];
     char *end;
     ek_st *st;
 
@@ -39,6 +57,7 @@ ek_code ek_trainer_load(ek_trainer *t, const char *path, const char *identity, e
     format = ek_st_meta(st, "format");
     found = ek_st_meta(st, "identity");
     step = ek_st_meta(st, "step");
+    hash = ek_st_meta(st, "hash");
     if (format == NULL || strcmp(format, "evictkit checkpoint") != 0 || found == NULL ||
         step == NULL)
         EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: not a checkpoint of evictkit", path));
@@ -54,6 +73,11 @@ ek_code ek_trainer_load(ek_trainer *t, const char *path, const char *identity, e
     EK_CHECK(ek_st_read_f32(st, "params", 1, shape, t->params, err));
     EK_CHECK(ek_st_read_f32(st, "moment1", 1, shape, t->optim.m, err));
     EK_CHECK(ek_st_read_f32(st, "moment2", 1, shape, t->optim.v, err));
+    EK_CHECK(hash_state(t, now, err));
+    if (hash != NULL && strcmp(hash, now) != 0)
+        EK_CHECK(EK_FAIL(err, EK_EINPUT,
+                         "%s: damaged checkpoint: its numbers have hash %s, expected %.32s", path,
+                         now, hash));
     t->step = at;
     ek_st_close(st);
     return EK_OK;
