@@ -368,6 +368,21 @@ static int by_line(const void *x, const void *y)
     return (a->order > b->order) - (a->order < b->order);
 }
 
+/* A metric asked for by name is one that the run has. */
+static ek_code check_metrics(const scores *s, ek_err *err)
+{
+    for (int i = 0; i < s->how->n_metrics; i++) {
+        int found = 0;
+
+        for (int j = 0; !found && j < s->n; j++)
+            found = strcmp(s->how->metric[i], s->row[j].name) == 0;
+        if (!found)
+            return EK_FAIL(err, EK_EASKED, "run %.8s holds no metric \"%s\"", s->how->run,
+                           s->how->metric[i]);
+    }
+    return EK_OK;
+}
+
 static ek_code export_md(ek_store *store, const ek_export *how, ek_text *out, ek_err *err)
 {
     /* Several seeds of a cell: their mean; the error is that of independent parts. */
@@ -388,6 +403,8 @@ static ek_code export_md(ek_store *store, const ek_export *how, ek_text *out, ek
 
     if (code == EK_OK && s.n == 0)
         code = no_aggregates(how->run, err);
+    if (code == EK_OK)
+        code = check_metrics(&s, err);
     if (code == EK_OK) {
         score *sorted = s.row;
 

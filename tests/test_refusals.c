@@ -122,6 +122,7 @@ static const request requests[] = {
     {{"results", "query", "SELECT nonsense FROM run", "--db", "out.db"}, "nonsense"},
     {{"results", "export", "xml", "--db", "out.db"}, "xml"},
     {{"results", "export", "csv", "--db", "out.db", "-o", "text"}, "a folder"},
+    {{"results", "export", "md", "--db", "out.db", "--metric", "nonsense"}, "nonsense"},
     {{"results", "export", "kvpress", "--db", "out.db", "-o", ""}, "empty name"},
     {{"results", "compare", "--metric", "nonsense", "--db", "out.db"}, "nonsense"},
 };
