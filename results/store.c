@@ -530,10 +530,13 @@ static char *still_uri(const char *path)
 {
     const char *name = strrchr(path, '/');
     const size_t size = strlen(path), slash = name ? (size_t)(name + 1 - path) : 0;
-    char *uri = malloc(3 * size + 32), *to = uri;
+    const size_t room = 3 * size + 32;
+    char *uri = malloc(room), *to = uri;
 
     if (!uri)
         return NULL;
+    const char *end = uri + room;
+
     snprintf(uri, size + 3, "%.*s.", (int)slash, path);
     if (faccessat(AT_FDCWD, uri, W_OK, AT_EACCESS) == 0)
         *uri = '\0';
@@ -543,10 +546,11 @@ static char *still_uri(const char *path)
         free(uri);
         return NULL;
     }
-    to += sprintf(to, "file:");
+    to += snprintf(to, (size_t)(end - to), "file:");
     for (const char *c = path; *c; c++)
-        to += sprintf(to, strchr("%?#", *c) ? "%%%02X" : "%c", (unsigned)(unsigned char)*c);
-    sprintf(to, "?immutable=1");
+        to += snprintf(to, (size_t)(end - to), strchr("%?#", *c) ? "%%%02X" : "%c",
+                       (unsigned)(unsigned char)*c);
+    snprintf(to, (size_t)(end - to), "?immutable=1");
     return uri;
 }
 
