@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/progress.h"
 #include "infer/metrics.h"
+#include "infer/sample.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -400,20 +401,10 @@ typedef struct answer {
     ek_text text;
 } answer;
 
-static int32_t best_token(const float *logits, int n)
-{
-    int32_t best = 0;
-
-    for (int32_t v = 1; v < n; v++)
-        if (logits[v] > logits[best])
-            best = v;
-    return best;
-}
-
 /* Take the row's next greedy token; the answer ends at an end token, a newline or its length. */
 static ek_code take_token(const ek_eval *ev, answer *a, const float *logits, int max, ek_err *err)
 {
-    const int32_t next = best_token(logits, ek_model_dims(ev->model)->n_vocab);
+    const int32_t next = ek_argmax(logits, ek_model_dims(ev->model)->n_vocab);
     const size_t before = a->text.size;
 
     if (ek_tokenizer_is_end(ev->tok, next)) {
