@@ -30,6 +30,8 @@ typedef struct ek_scorer_set {
     int age;        /* ek_age */
     bool rms;       /* divide k and v each by its root mean square before the network */
     int64_t sinks, recent; /* the protection it was trained for */
+    int64_t delay; /* recurrent: entries of the future its memory has seen when it is read */
+    int carried;   /* ek_carried: columns of attention among the inputs (scorers/carried.h) */
 } ek_scorer_set;
 
 typedef struct ek_scorer {
@@ -83,7 +85,28 @@ typedef struct ek_learner {
     /* log of the mass of attention a head gives to what may be evicted; makes softmaxed scores of
      * different heads comparable.  0 if the scorer has none. */
     ek_real (*log_mass)(const ek_scorer *s, int layer, int h);
+
+    /* Scorers that remember what they have read; all three NULL: the score of an entry depends on
+     * the entry alone.  A memory takes in every token once, in order, and survives evictions.
+     * n_state: numbers of one (layer, head); all zero is the memory of nothing.
+     * advance: slots first_row .. first_row + rows - 1 of head h are the newest, not taken in yet.
+     * Takes them into `state` and, for each of them, writes r[slot] of the entry whose position is
+     * set.delay earlier, if the head still holds it (r: n[h] numbers, indexed by slot; others are
+     * left alone).  work: advance_work(s, rows) numbers, 64-byte aligned.  Forward, which reads a
+     * whole sequence from an empty memory, and advance, in calls of any size, agree to rounding;
+     * forward writes r = 0 where the sequence ends before the delay does. */
+    size_t (*n_state)(const ek_scorer *s);
+    size_t (*advance_work)(const ek_scorer *s, int rows);
+    void (*advance)(const ek_scorer *s, const ek_view *in, int h, int first_row, int rows,
+                    ek_real *state, ek_real *work, ek_real *r);
 } ek_learner;
+
+/* 1 if r of an entry does not change with time: then one forward serves every cut of a sequence,
+ * and a running cache carries r instead of asking again. */
+static inline int ek_scorer_is_static(const ek_scorer_set *set)
+{
+    return set->age != EK_AGE_INPUT && set->carried == 0;
+}
 
 typedef enum ek_source {
     EK_FROM_ENTRIES,   /* score() reads the view */
