@@ -1,8 +1,8 @@
 /* tests/test_gradient.c - gradients of every learned scorer x age x loss, in double.
  *
- * This program compiles scorers/mlp.c and train/loss.c itself with EK_REAL=double (CMakeLists.txt),
- * so what is checked is the program's own source.  Along random directions u of the whole
- * parameter buffer, (L(w + e u) - L(w - e u)) / 2e must equal grad . u to 1e-6. */
+ * This program compiles the learned scorers and train/loss.c itself with EK_REAL=double
+ * (CMakeLists.txt), so what is checked is the program's own source.  Along random directions u of
+ * the whole parameter buffer, (L(w + e u) - L(w - e u)) / 2e must equal grad . u to 1e-6. */
 #include "core/rng.h"
 #include "scorers/scorer.h"
 #include "train/loss.h"
