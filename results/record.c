@@ -417,6 +417,8 @@ static ek_code write_steps(ek_store *s, ek_err *err)
     static const char insert[] =
         "INSERT OR REPLACE INTO train_step(run, step, split, loss, lr, grad_norm, acc, tokens, ns)"
         " VALUES (?,?,?,?,?,?,?,?,?)";
+    static const char further[] =
+        "INSERT OR REPLACE INTO train_value(run, step, split, name, value) VALUES (?,?,?,?,?)";
     static const char done[] =
         "UPDATE train_run SET steps_done = (SELECT count(*) FROM train_step WHERE run = ?1 AND"
         " split = 'train') WHERE run = ?1";
@@ -434,6 +436,12 @@ static ek_code write_steps(ek_store *s, ek_err *err)
                             ek_sql_int(r->tokens),
                             ek_sql_int(r->ns)};
         EK_TRY(SQL(s, insert, p, NULL, NULL, err));
+        for (int v = 0; v < EK_STEP_VALUES && r->value[v].name; v++) {
+            const ek_sql one[] = {run[0], p[1], p[2], ek_sql_text(r->value[v].name),
+                                  ek_sql_real(r->value[v].value)};
+            if (isfinite(r->value[v].value))
+                EK_TRY(SQL(s, further, one, NULL, NULL, err));
+        }
     }
     return SQL(s, done, run, NULL, NULL, err);
 }

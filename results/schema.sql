@@ -1,11 +1,14 @@
--- results/schema.sql - schema of an evictkit database, version 1.
+-- results/schema.sql - schema of an evictkit database, version 2.
+--
+-- A file of an older version is lifted when it is opened for writing: tables that it lacks are made, views are
+-- made anew.  So a table that was once released keeps its text; what is new comes as a table of its own.
 --
 -- One transaction per sample index.  Table metric can be rebuilt from sample and sample_value at
 -- any time (`evictkit results rebuild`).  A file with a higher user_version is refused by name.
 -- journal_mode = WAL, synchronous = FULL, foreign_keys = ON and trusted_schema = OFF are set by
 -- results/store.c on every open.
 PRAGMA application_id = 1701538164;  -- 'ekit'
-PRAGMA user_version = 1;             -- schema version; migrations raise it one at a time
+PRAGMA user_version = 2;             -- schema version
 
 CREATE TABLE run(
   id TEXT PRIMARY KEY,               -- 32 hex digits: xxh3-128 of the resolved config
@@ -90,6 +93,12 @@ CREATE TABLE train_step(
   step INTEGER NOT NULL, split TEXT NOT NULL DEFAULT 'train' CHECK(split IN ('train','valid')),
   loss REAL NOT NULL, lr REAL, grad_norm REAL, acc REAL, -- acc = top-k overlap with the target
   tokens INTEGER, ns INTEGER, PRIMARY KEY(run, step, split)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE train_value(            -- further numbers of a step: 'recall' (of the k best), 'chance', 'boundary'
+  run TEXT NOT NULL REFERENCES train_run(run) ON DELETE CASCADE,
+  step INTEGER NOT NULL, split TEXT NOT NULL CHECK(split IN ('train','valid')),
+  name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY(run, step, split, name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE artifact(

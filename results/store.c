@@ -17,10 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { APPLICATION_ID = 1701538164, VERSION = 1, PATIENCE_MS = 10000 };
-
-/* migration[v] lifts a file from version v to v + 1; the first makes a new file. */
-static const char *const migration[VERSION] = {schema_sql};
+enum { APPLICATION_ID = 1701538164, VERSION = 2, PATIENCE_MS = 10000 };
 
 /* ---- errors ---- */
 
@@ -390,6 +387,59 @@ static ek_code look_at_file(const char *path, ek_store_mode mode, ek_err *err)
     return EK_OK;
 }
 
+/* schema.sql in a database of its own, in memory; closed by close_model. */
+static ek_code open_model(ek_store *model, const ek_store *s, ek_err *err)
+{
+    *model = (ek_store){.path = s->path};
+    if (sqlite3_open(":memory:", &model->db) != SQLITE_OK)
+        return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", s->path);
+    return script(model, schema_sql, err);
+}
+
+static void close_model(ek_store *model)
+{
+    for (int i = 0; i < model->n_cached; i++)
+        sqlite3_finalize(model->cached[i].stmt);
+    sqlite3_close(model->db);
+}
+
+/* One object of schema.sql: made if the file lacks it; a view, which holds no data, made anew. */
+static ek_code add_object(void *ctx, int n, const char *const *name, const ek_sql *value,
+                          ek_err *err)
+{
+    static const char find[] = "SELECT count(*) FROM sqlite_master WHERE type = ?1 AND name = ?2";
+    ek_store *s = ctx;
+    int64_t found = 0;
+
+    (void)n, (void)name;
+    EK_TRY(ek_store_sql(s, find, value, 2, take_int, &found, err));
+    if (found == 1 && strcmp(value[0].text, "view") == 0) {
+        char drop[128];
+
+        snprintf(drop, sizeof drop, "DROP VIEW %s", value[1].text);
+        EK_TRY(script(s, drop, err));
+        found = 0;
+    }
+    return found == 1 ? EK_OK : script(s, value[2].text, err);
+}
+
+/* From an older version to ours. */
+static ek_code lift(ek_store *s, ek_err *err)
+{
+    static const char ours[] =
+        "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid";
+    char version[48];
+    ek_store model;
+    ek_code code = open_model(&model, s, err);
+
+    if (code == EK_OK)
+        code = ek_store_sql(&model, ours, NULL, 0, add_object, s, err);
+    close_model(&model);
+    EK_TRY(code);
+    snprintf(version, sizeof version, "PRAGMA user_version = %d", VERSION);
+    return script(s, version, err);
+}
+
 /* Run what is missing between the file's version and ours, in one transaction. */
 static ek_code migrate(ek_store *s, ek_err *err)
 {
@@ -413,8 +463,10 @@ static ek_code migrate(ek_store *s, ek_err *err)
             ek_store_sql(s, "SELECT count(*) FROM sqlite_master", NULL, 0, take_int, &objects, err);
     if (code == EK_OK && version == 0 && objects > 0)
         code = EK_FAIL(err, EK_EINPUT, "%s: a database, but not evictkit's", s->path);
-    for (; code == EK_OK && version < VERSION; version++)
-        code = script(s, migration[version], err);
+    if (code == EK_OK && version == 0)
+        code = script(s, schema_sql, err);
+    else if (code == EK_OK && version < VERSION)
+        code = lift(s, err);
     if (code == EK_OK)
         code = ek_store_commit(s, err);
     if (code != EK_OK)
@@ -443,22 +495,17 @@ static ek_code check_schema(ek_store *s, ek_err *err)
 {
     static const char ours[] = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL";
     static const char triggers[] = "SELECT count(*) FROM sqlite_master WHERE type = 'trigger'";
-    ek_store model = {.path = s->path};
+    ek_store model;
     int64_t n = 0;
     ek_code code;
 
     EK_TRY(ek_store_sql(s, triggers, NULL, 0, take_int, &n, err));
     if (n > 0)
         return EK_FAIL(err, EK_EINPUT, "%s: holds triggers, which evictkit never makes", s->path);
-    if (sqlite3_open(":memory:", &model.db) != SQLITE_OK)
-        code = EK_FAIL(err, EK_ENOMEM, "%s: out of memory", s->path);
-    else
-        code = script(&model, schema_sql, err);
+    code = open_model(&model, s, err);
     if (code == EK_OK)
         code = ek_store_sql(&model, ours, NULL, 0, same_object, s, err);
-    for (int i = 0; i < model.n_cached; i++)
-        sqlite3_finalize(model.cached[i].stmt);
-    sqlite3_close(model.db);
+    close_model(&model);
     return code;
 }
 
@@ -503,7 +550,9 @@ static ek_code check_content(ek_store *s, ek_err *err)
         return EK_FAIL(err, EK_EINPUT, "%s: damaged database: %s", s->path, said);
     }
     if (version < VERSION && s->mode == EK_STORE_READ)
-        return EK_FAIL(err, EK_EINPUT, "%s: an older schema; open it for writing once", s->path);
+        return EK_FAIL(err, EK_EINPUT,
+                       "%s: an older schema; `evictkit results rebuild --db %s` lifts it", s->path,
+                       s->path);
     if (version < VERSION)
         EK_TRY(migrate(s, err));
     return check_schema(s, err);

@@ -150,12 +150,15 @@ typedef struct ek_train_row {
     int64_t steps_asked;
 } ek_train_row;
 
+enum { EK_STEP_VALUES = 4 };
 typedef struct ek_step_row {
     const char *run;
     int64_t step;
     const char *split; /* NULL: "train"; or "valid" */
     double loss, lr, grad_norm, acc;
     int64_t tokens, ns;
+    /* Further numbers, up to the first whose name (a string constant) is NULL; NAN: not stored. */
+    ek_named value[EK_STEP_VALUES];
 } ek_step_row;
 
 ek_code ek_store_train_begin(ek_store *store, const ek_train_row *row, ek_err *err);

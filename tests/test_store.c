@@ -359,7 +359,11 @@ static void training_steps_are_batched_and_replaced(void **state)
     OK(ek_store_flush(s, &err));
     assert_float_equal(number(s, "SELECT count(*) FROM train_step"), 150, 0);
     for (int i = 149; i < 151; i++) {
-        const ek_step_row step = {.run = ID, .step = i, .loss = 7, .split = "train"};
+        const ek_step_row step = {.run = ID,
+                                  .step = i,
+                                  .loss = 7,
+                                  .split = "train",
+                                  .value = {{"recall", 0.5 + i}, {"chance", NAN}}};
         OK(ek_store_step(s, &step, &err));
     }
     OK(ek_store_artifact(s, ID, "weights", "a/model.safetensors", 12,
@@ -368,6 +372,8 @@ static void training_steps_are_batched_and_replaced(void **state)
     assert_float_equal(number(s, "SELECT count(*) FROM train_step"), 151, 0);
     assert_float_equal(number(s, "SELECT steps_done FROM train_run"), 151, 0);
     assert_float_equal(number(s, "SELECT loss FROM train_step WHERE step = 149"), 7, 0);
+    assert_float_equal(number(s, "SELECT sum(value) FROM train_value"), 300, 0);
+    assert_float_equal(number(s, "SELECT count(*) FROM train_value WHERE name = 'recall'"), 2, 0);
     assert_float_equal(number(s, "SELECT count(*) FROM artifact"), 1, 0);
     assert_int_not_equal(ek_store_artifact(s, ID, "weights", "b", 12, "short", &err), EK_OK);
     OK(ek_store_run_delete(s, ID, &err));
@@ -637,9 +643,9 @@ static void damaged_files_are_refused(void **state)
     write_bytes(bad, copy, size);
     refuse(bad, "not evictkit's");
     memcpy(copy, good, size);
-    put32(copy + 60, 2);
+    put32(copy + 60, 1000);
     write_bytes(bad, copy, size);
-    refuse(bad, "newer evictkit: found schema version 2");
+    refuse(bad, "newer evictkit: found schema version 1000");
     put32(copy + 60, 0);
     write_bytes(bad, copy, size);
     refuse(bad, "schema version 0");
@@ -676,6 +682,45 @@ static void damaged_files_are_refused(void **state)
     refuse(folder, "a folder");
     free(good);
     free(copy);
+}
+
+/* A file of the first version gains what it lacks and keeps what it has; one that was tampered with
+ * besides is still refused. */
+static void an_older_file_is_lifted(void **state)
+{
+    char old[128], command[700];
+    int64_t cell[4];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 4, &found);
+    ek_err err = {0};
+
+    (void)state;
+    ek_store_close(s);
+    snprintf(
+        command, sizeof command,
+        "cd %s && cp deeper/x.db old.db && cp deeper/x.db other.db && python3 -c \"import sqlite3\n"
+        "for name in ('old.db', 'other.db'):\n"
+        " d = sqlite3.connect(name); d.execute('DROP TABLE train_value')\n"
+        " d.execute('DROP VIEW v_kept'); d.execute('CREATE VIEW v_kept AS SELECT 1 AS run')\n"
+        " d.execute('PRAGMA user_version = 1')\n"
+        " if name == 'other.db': d.execute('ALTER TABLE artifact ADD COLUMN x INTEGER')\n"
+        " d.commit(); d.close()\"",
+        folder);
+    if (system(command) != 0)
+        skip();
+    snprintf(old, sizeof old, "%s/old.db", folder);
+    assert_int_equal(ek_store_open(&s, old, EK_STORE_READ, &err), EK_EINPUT);
+    assert_non_null(strstr(err.msg, "older schema"));
+    OK(ek_store_open(&s, old, EK_STORE_WRITE, &err));
+    assert_float_equal(number(s, "SELECT count(*) FROM cell"), 4, 0);
+    assert_float_equal(number(s, "SELECT count(*) FROM train_value"), 0, 0);
+    assert_float_equal(number(s, "SELECT count(*) FROM v_kept WHERE samples > 99"), 0, 0);
+    ek_store_close(s);
+    OK(ek_store_open(&s, old, EK_STORE_READ, &err));
+    ek_store_close(s);
+    snprintf(old, sizeof old, "%s/other.db", folder);
+    assert_int_equal(ek_store_open(&s, old, EK_STORE_WRITE, &err), EK_EINPUT);
+    assert_non_null(strstr(err.msg, "artifact is missing or was changed"));
 }
 
 /* Bytes flipped anywhere: opened or refused, never a crash; an opened file answers queries. */
@@ -751,6 +796,7 @@ int main(void)
         TEST(the_view_has_its_columns),
         TEST(aggregates_are_right_and_repeatable),
         TEST(damaged_files_are_refused),
+        TEST(an_older_file_is_lifted),
         TEST(flipped_bytes_never_crash),
         TEST(absent_and_empty),
     };
