@@ -1,0 +1,47 @@
+/* infer/folder.h - a trained thing's folder: config.json, which says what it is and what it was
+ * made for, and model.safetensors, which holds its numbers.
+ *
+ * Both are hostile until checked.  Every message begins with the file's path.  EK_EASKED: not
+ * there, or made for something else; EK_EINPUT: damaged. */
+#ifndef EK_INFER_FOLDER_H
+#define EK_INFER_FOLDER_H
+
+#include "core/json.h"
+#include "core/safetensors.h"
+#include "core/view.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ek_folder {
+    char *config, *weights; /* paths; owned */
+    ek_json *root;          /* of config.json: an object */
+    char hash[33];          /* of model.safetensors, as config.json has it */
+} ek_folder;
+
+/* Parse config.json and check `format`, `version` 1 and the form of `weights` (the hash). */
+ek_code ek_folder_open(ek_folder *f, const char *dir, const char *format, ek_err *err);
+void ek_folder_close(ek_folder *f); /* of a zeroed one too */
+
+/* Members of config.json: an integer of lo .. hi, a string (borrowed;
+ * NULL after a failure), */
+ek_code ek_folder_int(const ek_folder *f, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                      ek_err *err);
+ek_code ek_folder_string(const ek_folder *f, const char *key, const char **out, ek_err *err);
+/* a name out of a NULL-terminated list, as its index, */
+ek_code ek_folder_name(const ek_folder *f, const char *key, const char *const *names, int *out,
+                       ek_err *err);
+/* a string that must equal `want` (`what` says what it names: "base model"), */
+ek_code ek_folder_must_be(const ek_folder *f, const char *key, const char *want, const char *what,
+                          ek_err *err);
+/* and `dims`: n_layers, n_heads, group and head_dim as the model has them. */
+ek_code ek_folder_dims(const ek_folder *f, const ek_dims *want, ek_err *err);
+
+/* Open model.safetensors after checking its hash and its number of tensors. */
+ek_code ek_folder_tensors(const ek_folder *f, int n, ek_st **out, ek_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
