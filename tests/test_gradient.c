@@ -62,7 +62,7 @@ typedef struct problem {
     float scratch[SEQ];
     ek_rank rank;
     double log_gamma; /* of the target's side: a constant */
-    size_t size;
+    size_t size;      /* of the scorer's numbers; behind them the loss's threshold */
     ek_real *params, *grad, *act;
 } problem;
 
@@ -78,6 +78,7 @@ static void open_problem(problem *p, const ek_scorer_class *cls, int age, bool r
     p->set.kind = loss;
     p->set.smooth = 0.02;
     p->set.hinge = 0.5;
+    p->set.members = 20; /* fewer than are eligible at most positions, more than at the first */
     for (int i = 0; i < HEADS * N * DIM; i++) {
         p->k[i] = (float)ek_rng_normal(3, 1, (uint64_t)i);
         p->v[i] = (float)ek_rng_normal(3, 2, (uint64_t)i);
@@ -106,13 +107,13 @@ static void open_problem(problem *p, const ek_scorer_class *cls, int age, bool r
     assert_int_equal(ek_loss_sample(p->at, AT, SEQ, SINKS, RECENT, KEEP, 5, 6), AT);
     assert_int_equal(ek_rank_open(&p->rank, SEQ, &err), EK_OK);
     p->size = ek_params_size(&p->scorer);
-    p->params = calloc(p->size, sizeof(ek_real));
-    p->grad = calloc(p->size, sizeof(ek_real));
+    p->params = calloc(p->size + 1, sizeof(ek_real));
+    p->grad = calloc(p->size + 1, sizeof(ek_real));
     p->act = calloc(cls->learner->scratch(&p->scorer, N), sizeof(ek_real));
     p->scorer.params = p->params;
     cls->learner->init(&p->scorer, p->params, 9);
     /* Away from the start, where half of the gradients are 0. */
-    for (size_t i = 0; i < p->size; i++)
+    for (size_t i = 0; i <= p->size; i++)
         p->params[i] += 0.3 * ek_rng_normal(4, 4, i);
     p->log_gamma = (double)cls->learner->log_gamma(&p->scorer, 1, 1);
 }
@@ -143,6 +144,9 @@ static double loss_of(problem *p, ek_real *grad)
                       .at = p->at,
                       .n_at = AT,
                       .log_gamma = p->log_gamma,
+                      .seed = 5,
+                      .stream = 6,
+                      .threshold = p->params[p->size],
                       .rank = &p->rank,
                       .scratch = p->scratch,
                       .r = r,
@@ -153,9 +157,12 @@ static double loss_of(problem *p, ek_real *grad)
     l->forward(&p->scorer, &p->view, 1, p->act, r);
     l->age(&p->scorer, &p->view, 1, r, pr);
     ek_losses[p->set.kind].count(&p->set, &x, &sum);
+    if (grad != NULL) {
+        memset(grad, 0, (p->size + 1) * sizeof *grad);
+        x.d_threshold = grad + p->size;
+    }
     ek_losses[p->set.kind].run(&p->set, &x, &sum);
     if (grad != NULL) {
-        memset(grad, 0, p->size * sizeof *grad);
         l->age_back(&p->scorer, &p->view, 1, dp, grad);
         for (int i = 0; i < N; i++)
             dr[i] += dp[i];
@@ -169,15 +176,16 @@ static double error_of(problem *p, uint64_t seed)
 {
     const double e = 1e-6;
     double worst = 0;
-    ek_real *start = malloc(p->size * sizeof *start), *u = malloc(p->size * sizeof *u);
+    const size_t all = p->size + 1;
+    ek_real *start = malloc(all * sizeof *start), *u = malloc(all * sizeof *u);
     ek_param d[EK_MAX_PARAMS];
     const int n = p->scorer.cls->learner->describe(&p->scorer, d);
 
-    memcpy(start, p->params, p->size * sizeof *start);
+    memcpy(start, p->params, all * sizeof *start);
     for (int t = 0; t < 4; t++) {
         double dot = 0;
 
-        for (size_t i = 0; i < p->size; i++)
+        for (size_t i = 0; i < all; i++)
             u[i] = ek_rng_normal(seed, 8 + (uint64_t)t, i);
         for (int i = 0; i < n; i++) { /* constants are not trained */
             const size_t size = (size_t)LAYERS * HEADS * (size_t)d[i].rows * (size_t)d[i].cols;
@@ -185,18 +193,18 @@ static double error_of(problem *p, uint64_t seed)
             if (!d[i].trained)
                 memset(u + ek_params_at(&p->scorer, i, 0, 0), 0, size * sizeof *u);
         }
-        for (size_t i = 0; i < p->size; i++)
+        for (size_t i = 0; i < all; i++)
             dot += p->grad[i] * u[i];
-        for (size_t i = 0; i < p->size; i++)
+        for (size_t i = 0; i < all; i++)
             p->params[i] = start[i] + e * u[i];
         const double up = loss_of(p, NULL);
-        for (size_t i = 0; i < p->size; i++)
+        for (size_t i = 0; i < all; i++)
             p->params[i] = start[i] - e * u[i];
         const double slope = (up - loss_of(p, NULL)) / (2 * e);
         const double wrong = fabs(slope - dot) / (fabs(slope) > 1e-3 ? fabs(slope) : 1e-3);
         worst = wrong > worst ? wrong : worst;
     }
-    memcpy(p->params, start, p->size * sizeof *start);
+    memcpy(p->params, start, all * sizeof *start);
     free(start);
     free(u);
     return worst;
@@ -245,6 +253,12 @@ static void test_control(void **state)
         if (d[i].trained && norm > 1e-8)
             assert_true(error_of(p, 22) > 1e-6);
     }
+    close_problem(p);
+    open_problem(p, &ek_scorer_mlp, EK_AGE_EXP, false, EK_LOSS_BCE);
+    loss_of(p, p->grad);
+    assert_true(fabs(p->grad[p->size]) > 1e-3); /* the threshold is learned */
+    p->grad[p->size] *= 1.001;
+    assert_true(error_of(p, 22) > 1e-6);
     close_problem(p);
     free(p);
 }

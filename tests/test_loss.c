@@ -126,6 +126,48 @@ static void test_survival(void **state)
     ek_rank_close(&e.rank);
 }
 
+/* All five eligible tokens at query 7: 2 and 4 are of the two best. */
+static void test_bce(void **state)
+{
+    ek_loss_set set = ek_loss_defaults;
+    ek_loss_sum sum;
+    example e;
+    double by_hand = 0;
+    float d = 0;
+
+    (void)state;
+    open_example(&e);
+    e.x.at = e.at + 2;
+    e.x.n_at = 1;
+    near(run(&e, EK_LOSS_BCE, &set, &sum), 0.650831, 2e-6);
+    near(sum.weight, 5, 0);
+    near(sum.right / sum.decided, 3.0 / 5, 1e-12); /* 0 and -.2 and .5 are on their side of 0 */
+    /* Under a threshold, by its definition, and the slope along it. */
+    e.x.threshold = 0.3f;
+    e.x.d_threshold = &d;
+    for (int j = 0; j < 5; j++) {
+        const double z = (double)e.r[j] - (double)0.3f;
+        by_hand += log1p(exp(j == 1 || j == 3 ? -z : z)) / 5;
+    }
+    const double at = run(&e, EK_LOSS_BCE, &set, &sum), slope = (double)d;
+    near(at, by_hand, 1e-6);
+    e.x.threshold += 1e-2f;
+    near((run(&e, EK_LOSS_BCE, &set, &sum) - at) / 1e-2, slope, 2e-3);
+    e.x.threshold = 0;
+    /* Drawn with replacement: other numbers, other tokens; the same numbers, the same. */
+    set.members = 2;
+    const double some = run(&e, EK_LOSS_BCE, &set, &sum);
+    near(sum.weight, 2, 0);
+    near(run(&e, EK_LOSS_BCE, &set, &sum), some, 0);
+    int differs = 0;
+    for (uint64_t stream = 1; stream < 9; stream++) {
+        e.x.stream = stream;
+        differs += run(&e, EK_LOSS_BCE, &set, &sum) != some;
+    }
+    assert_true(differs > 3);
+    ek_rank_close(&e.rank);
+}
+
 static void test_regress(void **state)
 {
     ek_loss_sum sum;
@@ -204,9 +246,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pair),     cmocka_unit_test(test_hinge),
-        cmocka_unit_test(test_survival), cmocka_unit_test(test_regress),
-        cmocka_unit_test(test_listwise), cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_sample)};
+        cmocka_unit_test(test_survival), cmocka_unit_test(test_bce),
+        cmocka_unit_test(test_regress),  cmocka_unit_test(test_listwise),
+        cmocka_unit_test(test_balance),  cmocka_unit_test(test_sample)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void test_adamw(void **state)
     set.lr = 0.05;
     set.weight_decay = 0.1;
     set.clip = 2;
-    assert_int_equal(ek_optim_open(&o, &scorer, &set, &err), EK_OK);
+    assert_int_equal(ek_optim_open(&o, &scorer, 0, &set, &err), EK_OK);
     for (size_t i = 0; i < n; i++)
         w[i] = params[i] = (float)ek_rng_normal(1, 1, i);
     for (int64_t step = 1; step <= 10; step++) {

@@ -1,4 +1,4 @@
-/* train/loss.c - pair, regress, hinge, survival, listwise. */
+/* train/loss.c - pair, regress, hinge, survival, listwise, bce. */
 #include "train/loss.h"
 
 #include "core/rng.h"
@@ -14,9 +14,11 @@ const ek_loss_set ek_loss_defaults = {.kind = EK_LOSS_LISTWISE,
                                       .margin_tau = 1,
                                       .tau = 1,
                                       .hinge = 0.01,
-                                      .samples = 128};
+                                      .samples = 128,
+                                      .members = 64};
 
-static const char *const kinds[] = {"pair", "regress", "hinge", "survival", "listwise", NULL};
+static const char *const kinds[] = {"pair",     "regress", "hinge", "survival",
+                                    "listwise", "bce",     NULL};
 static const char *const compares[] = {"static", "raw", NULL};
 static const char *const margins[] = {"sigma", "centred", "none", NULL};
 
@@ -27,10 +29,11 @@ const ek_field ek_loss_fields[] = {
     EK_BOOL(ek_loss_set, balance, "pair: weigh kept and dropped newborns equally"),
     EK_FLOAT(ek_loss_set, margin_min, 0, 1, "pair: least margin weight"),
     EK_FLOAT(ek_loss_set, margin_tau, 1e-6, 1e6, "pair: scale of the margin"),
-    EK_FLOAT(ek_loss_set, tau, 1e-6, 1e6, "pair, survival: temperature"),
+    EK_FLOAT(ek_loss_set, tau, 1e-6, 1e6, "pair, survival, bce: temperature"),
     EK_FLOAT(ek_loss_set, hinge, 0, 1e6, "hinge: margin"),
     EK_FLOAT(ek_loss_set, smooth, 0, 1e6, "regress: weight of neighbours' squared difference"),
-    EK_INT(ek_loss_set, samples, 1, 65536, "pair, hinge, survival: positions per sequence"),
+    EK_INT(ek_loss_set, samples, 1, 65536, "ranking losses: positions per sequence"),
+    EK_INT(ek_loss_set, members, 1, 65536, "bce: eligible tokens drawn per position"),
     EK_FIELD_END};
 
 static double sigmoid(double x)
@@ -309,15 +312,76 @@ static void run_listwise(const ek_loss_set *set, const ek_loss_item *x, ek_loss_
     overlap(x, sum);
 }
 
+/* ---- bce ---- */
+
+/* Entries asked about at sampled position s: all eligible ones, or `members` drawn from them with
+ * replacement. */
+static int members_at(const ek_loss_set *set, const ek_loss_item *x, int s)
+{
+    const int eligible = x->at[s] - x->recent - x->sinks + 1;
+
+    return eligible < set->members ? eligible : (int)set->members;
+}
+
+static int member(const ek_loss_set *set, const ek_loss_item *x, int s, int m)
+{
+    const int eligible = x->at[s] - x->recent - x->sinks + 1;
+
+    if (eligible <= set->members)
+        return m;
+    return (int)ek_rng_below((uint64_t)eligible, x->seed, x->stream,
+                             (uint64_t)(set->samples + s * set->members + m));
+}
+
+static void count_members(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
+{
+    rank_targets(x);
+    for (int s = 0; s < x->n_at; s++)
+        sum->weight += members_at(set, x, s);
+}
+
+/* bce: is the token among the k best at query i?  The logit is its score there, age included, over
+ * a threshold that is learned per head.  p is the priority at n_seq and p - r the age term, which
+ * is linear in age; so the score at query i lies between r and p. */
+static void run_bce(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    double d_threshold = 0;
+
+    clear(x);
+    for (int s = 0; s < x->n_at; s++) {
+        const int at = x->at[s], n = members_at(set, x, s);
+
+        for (int m = 0; m < n; m++) {
+            const int e = member(set, x, s, m), j = x->sinks + e;
+            const double share = (double)(at - j) / (double)(x->n_seq - j);
+            const double score = (1 - share) * (double)x->r[e] + share * (double)x->p[e];
+            const double z = (score - (double)x->threshold) / set->tau;
+            const int stays = x->rank->rank[j] <= x->rank->tau[at];
+            const double slope = (sigmoid(z) - stays) / set->tau / sum->weight;
+
+            sum->loss += softplus(stays ? -z : z);
+            x->dr[e] += (ek_real)((1 - share) * slope);
+            x->dp[e] += (ek_real)(share * slope);
+            d_threshold -= slope;
+            sum->right += (z > 0) == stays;
+            sum->decided += 1;
+        }
+    }
+    if (x->d_threshold != NULL)
+        *x->d_threshold += (ek_real)d_threshold;
+}
+
 const ek_loss ek_losses[EK_N_LOSSES] = {
-    [EK_LOSS_PAIR] = {"pair", "newborn against boundary, weighted by margin and balance", 1,
+    [EK_LOSS_PAIR] = {"pair", "newborn against boundary, weighted by margin and balance", 1, 0,
                       count_decisions, run_pairs},
-    [EK_LOSS_REGRESS] = {"regress", "smooth L1 to the log of the mean future probability", 0,
+    [EK_LOSS_REGRESS] = {"regress", "smooth L1 to the log of the mean future probability", 0, 0,
                          count_regress, run_regress},
-    [EK_LOSS_HINGE] = {"hinge", "newborn against boundary, with a margin", 1, count_decisions,
+    [EK_LOSS_HINGE] = {"hinge", "newborn against boundary, with a margin", 1, 0, count_decisions,
                        run_pairs},
-    [EK_LOSS_SURVIVAL] = {"survival", "who leaves, as a partial likelihood", 1, count_decisions,
+    [EK_LOSS_SURVIVAL] = {"survival", "who leaves, as a partial likelihood", 1, 0, count_decisions,
                           run_survival},
-    [EK_LOSS_LISTWISE] = {"listwise", "cross-entropy with the shares of future mass", 0,
+    [EK_LOSS_LISTWISE] = {"listwise", "cross-entropy with the shares of future mass", 0, 0,
                           count_listwise, run_listwise},
+    [EK_LOSS_BCE] = {"bce", "member of the k best or not, over a learned threshold", 1, 1,
+                     count_members, run_bce},
 };

@@ -22,6 +22,7 @@ typedef enum ek_loss_kind {
     EK_LOSS_HINGE,
     EK_LOSS_SURVIVAL,
     EK_LOSS_LISTWISE,
+    EK_LOSS_BCE,
     EK_N_LOSSES
 } ek_loss_kind;
 
@@ -34,6 +35,7 @@ typedef struct ek_loss_set {
     double hinge;                       /* margin of hinge */
     double smooth;                      /* regress: weight of neighbouring differences */
     int64_t samples;                    /* positions sampled per sequence */
+    int64_t members;                    /* bce: eligible entries looked at per position */
 } ek_loss_set;
 extern const ek_loss_set ek_loss_defaults;
 extern const ek_field ek_loss_fields[];
@@ -48,12 +50,15 @@ typedef struct ek_loss_item {
     int n_seq, sinks, recent, keep;
     const int32_t *at; /* (n_at) sampled query positions */
     int n_at;
-    double log_gamma; /* of the head now; a constant on the target's side */
-    ek_rank *rank;    /* filled by count, read by run; NULL unless the loss ranks */
-    float *scratch;   /* (n_seq) or (n), whichever is more */
+    uint64_t seed, stream; /* of this record in this step; numbers 0 .. samples-1 chose `at` */
+    double log_gamma;      /* of the head now; a constant on the target's side */
+    ek_rank *rank;         /* filled by count, read by run; NULL unless the loss ranks */
+    float *scratch;        /* (n_seq) or (n), whichever is more */
     /* the scorer's side, for run */
-    const ek_real *r, *p; /* (n) raw score; priority at the record's next_pos */
+    const ek_real *r, *p; /* (n) raw score; priority, of whole sequences at n_seq */
     ek_real *dr, *dp;     /* (n) gradients, written whole */
+    ek_real threshold;    /* b_h of the head, if the loss has one; else unused */
+    ek_real *d_threshold; /* added to; NULL: not asked for */
 } ek_loss_item;
 
 typedef struct ek_loss_sum { /* of one head over the records of a step */
@@ -65,7 +70,8 @@ typedef struct ek_loss_sum { /* of one head over the records of a step */
 
 typedef struct ek_loss {
     const char *name, *brief;
-    int whole; /* 1: needs whole sequences, static priorities and so an age of none or exp */
+    int whole;     /* 1: needs whole sequences, static priorities and so an age of none or exp */
+    int threshold; /* 1: one number per head is learned beside the scorer, and not exported */
     void (*count)(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum);
     /* Gradients are of sum->loss / sum->weight. */
     void (*run)(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum);

@@ -24,14 +24,15 @@ const ek_field ek_optim_fields[] = {
     EK_FLOAT(ek_optim_set, clip, 0, 1e9, "largest global gradient norm; 0: no clipping"),
     EK_FIELD_END};
 
-ek_code ek_optim_open(ek_optim *o, const ek_scorer *s, const ek_optim_set *set, ek_err *err)
+ek_code ek_optim_open(ek_optim *o, const ek_scorer *s, size_t extra, const ek_optim_set *set,
+                      ek_err *err)
 {
-    const size_t n = ek_params_size(s);
+    const size_t n = ek_params_size(s) + extra;
     float *block = calloc(n, 2 * sizeof *block);
 
     if (block == NULL)
         return EK_FAIL(err, EK_ENOMEM, "moments of %zu parameters", n);
-    *o = (ek_optim){.set = *set, .scorer = s, .n = n, .m = block, .v = block + n};
+    *o = (ek_optim){.set = *set, .scorer = s, .n = n, .extra = extra, .m = block, .v = block + n};
     return EK_OK;
 }
 
@@ -82,6 +83,7 @@ double ek_optim_norm(const ek_optim *o, const float *grad)
         if (p[i].trained)
             sum += norm2(grad + at, size);
     }
+    sum += norm2(grad + o->n - o->extra, o->extra);
     return sqrt(sum);
 }
 
@@ -103,6 +105,23 @@ static ek_code name_bad(const ek_optim *o, const ek_param *p, int n, const float
     return EK_FAIL(err, EK_ENAN, "step %lld: the gradient's norm is not finite", (long long)step);
 }
 
+typedef struct pace { /* of one step */
+    float by, b1, b2, eps, rate, root;
+} pace;
+
+static void move(ek_optim *o, const pace *w, float shrink, float *params, const float *grad,
+                 size_t at, size_t size)
+{
+#pragma omp parallel for schedule(static)
+    for (size_t j = at; j < at + size; j++) {
+        const float g = grad[j] * w->by;
+
+        o->m[j] = w->b1 * o->m[j] + (1 - w->b1) * g;
+        o->v[j] = w->b2 * o->v[j] + (1 - w->b2) * g * g;
+        params[j] = params[j] * shrink - w->rate * o->m[j] / (sqrtf(o->v[j]) * w->root + w->eps);
+    }
+}
+
 ek_code ek_optim_step(ek_optim *o, float *params, const float *grad, int64_t step, int64_t steps,
                       double *norm, ek_err *err)
 {
@@ -115,26 +134,22 @@ ek_code ek_optim_step(ek_optim *o, float *params, const float *grad, int64_t ste
         return name_bad(o, p, n, grad, step, err);
     if (norm != NULL)
         *norm = all;
-    const float by = (float)(set->clip > 0 && all > set->clip ? set->clip / all : 1);
-    const float b1 = (float)set->beta1, b2 = (float)set->beta2, eps = (float)set->eps;
-    const float rate = (float)(lr / (1 - pow(set->beta1, (double)step)));
-    const float root = (float)(1 / sqrt(1 - pow(set->beta2, (double)step)));
+    const pace w = {.by = (float)(set->clip > 0 && all > set->clip ? set->clip / all : 1),
+                    .b1 = (float)set->beta1,
+                    .b2 = (float)set->beta2,
+                    .eps = (float)set->eps,
+                    .rate = (float)(lr / (1 - pow(set->beta1, (double)step))),
+                    .root = (float)(1 / sqrt(1 - pow(set->beta2, (double)step)))};
 
     for (int i = 0; i < n; i++) {
         size_t size;
         const size_t at = tensor(o, p, i, &size);
-        const float shrink = (float)(p[i].decay ? 1 - lr * set->weight_decay : 1);
 
-        if (!p[i].trained)
-            continue;
-#pragma omp parallel for schedule(static)
-        for (size_t j = at; j < at + size; j++) {
-            const float g = grad[j] * by;
-
-            o->m[j] = b1 * o->m[j] + (1 - b1) * g;
-            o->v[j] = b2 * o->v[j] + (1 - b2) * g * g;
-            params[j] = params[j] * shrink - rate * o->m[j] / (sqrtf(o->v[j]) * root + eps);
-        }
+        if (p[i].trained)
+            move(o, &w, (float)(p[i].decay ? 1 - lr * set->weight_decay : 1), params, grad, at,
+                 size);
     }
+    if (o->extra > 0)
+        move(o, &w, 1, params, grad, o->n - o->extra, o->extra);
     return EK_OK;
 }

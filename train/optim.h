@@ -25,11 +25,14 @@ extern const ek_field ek_optim_fields[];
 typedef struct ek_optim {
     ek_optim_set set;
     const ek_scorer *scorer; /* borrowed: describes the buffer */
-    size_t n;
+    size_t n,
+        extra;    /* numbers in all; how many of them, at the end, the scorer does not describe */
     float *m, *v; /* (n) moments; in one block with m first */
 } ek_optim;
 
-ek_code ek_optim_open(ek_optim *o, const ek_scorer *s, const ek_optim_set *set, ek_err *err);
+/* extra: trained numbers behind the scorer's own, without decay (a loss's thresholds). */
+ek_code ek_optim_open(ek_optim *o, const ek_scorer *s, size_t extra, const ek_optim_set *set,
+                      ek_err *err);
 void ek_optim_close(ek_optim *o);
 
 /* Learning rate of step 1 .. steps. */

@@ -72,6 +72,14 @@ static ek_code reserve(ek_trainer *t, int batch, ek_err *err)
     return EK_OK;
 }
 
+/* Numbers that the loss learns beside the scorer: one threshold per head, or none. */
+static size_t extra_of(const ek_trainer_need *need)
+{
+    const ek_dims *d = &need->scorer.dims;
+
+    return ek_losses[need->loss.kind].threshold ? (size_t)d->n_layers * (size_t)d->n_heads : 0;
+}
+
 ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *err)
 {
     const int age = need->scorer.set.age;
@@ -90,7 +98,8 @@ ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *e
         return EK_FAIL(err, EK_ENOMEM, "a trainer");
     t->need = *need;
     t->scorer = need->scorer;
-    t->n = ek_params_size(&t->scorer);
+    const size_t extra = extra_of(need); /* behind the scorer's own numbers */
+    t->n = ek_params_size(&t->scorer) + extra;
     t->params = aligned_alloc(64, (t->n * sizeof(float) + 63) / 64 * 64);
     t->grad = aligned_alloc(64, (t->n * sizeof(float) + 63) / 64 * 64);
     t->record = calloc((size_t)need->batch, sizeof *t->record);
@@ -105,8 +114,9 @@ ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *e
         t->n_at == NULL || t->sum == NULL || t->room == NULL || t->order == NULL)
         EK_CHECK(EK_FAIL(err, EK_ENOMEM, "a trainer of %zu parameters", t->n));
     t->scorer.params = t->params;
+    memset(t->params + t->n - extra, 0, extra * sizeof *t->params);
     t->scorer.cls->learner->init(&t->scorer, t->params, (uint64_t)need->seed);
-    EK_CHECK(ek_optim_open(&t->optim, &t->scorer, &need->optim, err));
+    EK_CHECK(ek_optim_open(&t->optim, &t->scorer, extra, &need->optim, err));
     *out = t;
     return EK_OK;
 fail:
