@@ -84,9 +84,11 @@ static pieces lay_out(const ek_cache_need *need, int64_t entries)
     p.v = place(&p, vectors);
     p.lane = place(&p, (size_t)need->n_lanes * sizeof(ek_lane));
     p.carry = p.bytes;
-    for (int i = 0; i < need->n_lanes; i++)
+    for (int i = 0; i < need->n_lanes; i++) {
         place(&p, (size_t)lane_entries(need, i, entries) *
                       (size_t)ek_measure_n_carry(need->measures[i], d->group) * sizeof(float));
+        place(&p, lists * ek_measure_n_state(need->measures[i]) * sizeof(float));
+    }
     return p;
 }
 
@@ -96,13 +98,19 @@ static void open_lanes(ek_cache *c, const ek_cache_need *need, int64_t entries, 
     for (int i = 0; i < need->n_lanes; i++) {
         const ek_measure *m = need->measures[i];
         const int n_carry = ek_measure_n_carry(m, c->dims.group);
+        const size_t n_state = ek_measure_n_state(m);
         const size_t bytes =
             (size_t)lane_entries(need, i, entries) * (size_t)n_carry * sizeof(float);
+        const size_t carry = place(&at, bytes);
+        const size_t state = place(&at, (size_t)n_lists(&c->dims) * n_state * sizeof(float));
+        char *block = c->block;
 
         c->lane[i] = (ek_lane){.measure = m,
                                .n_carry = n_carry,
+                               .n_state = n_state,
                                .shared = ek_measure_is_shared(m),
-                               .carry = (float *)((char *)c->block + place(&at, bytes))};
+                               .carry = (float *)(block + carry),
+                               .state = n_state > 0 ? (float *)(block + state) : NULL};
     }
 }
 
@@ -197,16 +205,26 @@ void ek_cache_view(const ek_cache *c, int layer, int lane, ek_view *out)
     }
 }
 
-float *ek_cache_carry(ek_cache *c, int layer, int lane)
+ek_memory ek_cache_memory(ek_cache *c, int layer, int lane)
 {
-    if (lane < 0 || c->lane[lane].shared)
-        return NULL;
-    return c->lane[lane].carry + c->layer_at[layer] * c->lane[lane].n_carry;
+    if (lane < 0)
+        return (ek_memory){0};
+    const ek_lane *a = &c->lane[lane];
+    const size_t heads = (size_t)layer * (size_t)c->dims.n_heads;
+
+    return (ek_memory){.carry = a->shared ? NULL : a->carry + c->layer_at[layer] * a->n_carry,
+                       .shared = a->shared ? a->carry : NULL,
+                       .state = a->state != NULL ? a->state + heads * a->n_state : NULL};
 }
 
-float *ek_cache_shared(ek_cache *c, int lane)
+void ek_cache_clear(ek_cache *c, int lane)
 {
-    return lane >= 0 && c->lane[lane].shared ? c->lane[lane].carry : NULL;
+    const ek_lane *a = &c->lane[lane];
+    const int64_t entries = a->shared ? c->cap[0] : c->layer_at[c->dims.n_layers];
+
+    memset(a->carry, 0, (size_t)entries * (size_t)a->n_carry * sizeof *a->carry);
+    if (a->state != NULL)
+        memset(a->state, 0, (size_t)n_lists(&c->dims) * a->n_state * sizeof *a->state);
 }
 
 /* The carry of a list's first entry; NULL if the lane has none for it. */
@@ -352,6 +370,7 @@ static ek_code check_apply(const ek_cache *to, const ek_cache *from, int lane, c
         return EK_OK;
     if (lane < 0 || lane >= from->n_lanes || to->n_lanes > 1 ||
         to->lane[0].n_carry != from->lane[lane].n_carry ||
+        to->lane[0].n_state != from->lane[lane].n_state ||
         to->lane[0].shared != from->lane[lane].shared)
         return EK_FAIL(err, EK_EBROKEN, "fork: lane %d of %d is not what the fork remembers", lane,
                        from->n_lanes);
@@ -388,6 +407,9 @@ ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_pl
         else if (to->n_lanes > 0)
             move_lane(to, &to->lane[0], from, &from->lane[lane], i, slot, n);
     }
+    if (to != from && to->n_lanes > 0 && to->lane[0].state != NULL)
+        memcpy(to->lane[0].state, from->lane[lane].state,
+               (size_t)lists * to->lane[0].n_state * sizeof *to->lane[0].state);
     for (int i = 0; i < lists; i++)
         to->n[i] = plan->first[i + 1] - plan->first[i];
     to->next_pos = from->next_pos;
@@ -421,7 +443,9 @@ ek_cache_bytes ek_cache_count(const ek_cache *c)
                         .block = (int64_t)c->block_bytes};
 
     for (int i = 0; i < c->n_lanes; i++)
-        b.state += (c->lane[i].shared ? c->n[0] : n) * c->lane[i].n_carry * (int64_t)sizeof(float);
+        b.state += ((c->lane[i].shared ? c->n[0] : n) * c->lane[i].n_carry +
+                    n_lists(&c->dims) * (int64_t)c->lane[i].n_state) *
+                   (int64_t)sizeof(float);
     return b;
 }
 

@@ -3,13 +3,14 @@
  * Each (layer, kv head) keeps its own entries.  A key stays rotated for the position it was born
  * with, so removing its neighbour never touches it.  Only four functions write here:
  * ek_cache_append and ek_cache_advance (the model), ek_cache_apply (a plan), ek_cache_rewind.
- * Lanes are written by measures through ek_lane_carry.
+ * Lanes are written by measures through ek_cache_memory.
  *
  * Invariants, checked by ek_cache_check in the tests after each of them:
  *     0 <= n[l][h] <= cap[l][h];  pos ascending, distinct, < next_pos within a head.
  *
  * Bytes: an entry costs 2 x head_dim x element size (key and value) plus 4 (its position) plus
- * 4 x n_carry for each lane. */
+ * 4 x n_carry for each lane.  A lane's state costs 4 x n_state per (layer, kv head) whatever is
+ * held. */
 #ifndef EK_INFER_CACHE_H
 #define EK_INFER_CACHE_H
 
@@ -21,8 +22,10 @@
 typedef struct ek_lane {
     const ek_measure *measure; /* borrowed */
     int n_carry;
-    int shared;   /* ek_measure_is_shared(measure) */
-    float *carry; /* (entries, n_carry) over all layers; shared: layer 0 head 0 only */
+    int shared;     /* ek_measure_is_shared(measure) */
+    size_t n_state; /* ek_measure_n_state(measure) */
+    float *carry;   /* (entries, n_carry) over all layers; shared: layer 0 head 0 only */
+    float *state;   /* (n_layers, n_heads, n_state): what a learned scorer has read; NULL if none */
 } ek_lane;
 
 typedef struct ek_cache_need {
@@ -54,7 +57,7 @@ typedef struct ek_cache {
 typedef struct ek_cache_bytes {
     int64_t kv;    /* keys and values of living entries */
     int64_t pos;   /* their positions */
-    int64_t state; /* lanes */
+    int64_t state; /* lanes: carries of living entries, states of heads */
     int64_t block; /* what is really allocated, unused capacity included */
 } ek_cache_bytes;
 
@@ -66,10 +69,10 @@ void ek_cache_close(ek_cache *c); /* also of a zeroed or closed one */
 
 /* One layer, with the carry of a lane (lane < 0: none). */
 void ek_cache_view(const ek_cache *c, int layer, int lane, ek_view *out);
-/* A layer's carry of a lane, to be written by the measure; NULL if the lane is shared (or < 0).
- * ek_cache_shared: the one state, NULL if the lane is not shared.  Pass both to the measure. */
-float *ek_cache_carry(ek_cache *c, int layer, int lane);
-float *ek_cache_shared(ek_cache *c, int lane);
+/* A layer of a lane, to be written by its measure; lane < 0: nothing. */
+ek_memory ek_cache_memory(ek_cache *c, int layer, int lane);
+/* All that a lane remembers becomes 0. */
+void ek_cache_clear(ek_cache *c, int lane);
 
 /* Put n_new tokens' keys and values (n_new, n_heads, head_dim), row strides ldk and ldv, behind the
  * entries of one layer; carry of the new entries is 0.  The caller has made sure of room
@@ -79,12 +82,14 @@ void ek_cache_append(ek_cache *c, int layer, const float *k, size_t ldk, const f
 void ek_cache_advance(ek_cache *c, int n_new);
 int32_t ek_cache_room(const ek_cache *c); /* tokens that still fit in every head */
 
-/* Forget the newest n tokens of every head, which must all still be there; next_pos moves back. */
+/* Forget the newest n tokens of every head, which must all still be there; next_pos moves back.
+ * Lanes are not undone: only for tokens that no measure has looked at. */
 void ek_cache_rewind(ek_cache *c, int n);
 
 /* Carry out a plan: `to` becomes what the plan says of `from`.  to == from evicts in place; another
  * `to` (open, with room) is a fork that copies only what is kept, with lane `lane` of `from` as its
- * lane 0 (if `to` has one), and `from` stays whole.  In place all lanes move along.  EK_EBROKEN if
+ * lane 0 (if `to` has one), its state included, and `from` stays whole.  In place all lanes move
+ * along, and states stay what they are.  EK_EBROKEN if
  * the plan does not fit: other sizes, made for another number of entries, slots out of order, no
  * room, a lane that remembers something else, or a shared lane under lists that differ; then both
  * caches are as before. */

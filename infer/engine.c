@@ -93,10 +93,12 @@ ek_code ek_engine_fold(ek_engine *e, const ek_tap_layer *t, int feed, int lane, 
                              .lse = row->lse,
                              .horizon = -1};
 
-    EK_TRY(ek_engine_reserve(
-        e, &e->measure, sizeof(float) * (size_t)ek_engine_widest(c) * (size_t)c->dims.group, err));
-    ek_measure_prefill(m, e->dev, &chunk, ek_model_dims(e->model)->scale, n_prompt,
-                       ek_cache_carry(c, t->layer, lane), ek_cache_shared(c, lane),
+    const ek_memory mem = ek_cache_memory(c, t->layer, lane);
+    const size_t scratch = (size_t)ek_measure_n_scratch(m, c->dims.group);
+
+    EK_TRY(ek_engine_reserve(e, &e->measure, sizeof(float) * (size_t)ek_engine_widest(c) * scratch,
+                             err));
+    ek_measure_prefill(m, e->dev, &chunk, ek_model_dims(e->model)->scale, n_prompt, &mem,
                        e->measure.data);
     return EK_OK;
 }

@@ -15,7 +15,7 @@ struct ek_engine {
     ek_device *dev;  /* borrowed */
     ek_plan plan;    /* the last one made */
     ek_policy_scratch policy;
-    ek_room measure; /* (most entries of a layer, group) floats, for folding chunks */
+    ek_room measure; /* (most entries of a layer, n_scratch) floats, for folding chunks */
     ek_room weight;  /* (4, EK_CHUNK) weights of queries */
     ek_room before;  /* a cache's n and pos before a plan is applied in place */
     ek_room prob;    /* of all rows that measure, one after the other */

@@ -153,19 +153,6 @@ static ek_code fork_cache(ek_row *r, ek_engine *e, const ek_cache *from, int lan
     return code;
 }
 
-/* What the prompt's last query left behind is not part of a measure that begins with the first
- * decode step. */
-static void clear_lane(ek_cache *c)
-{
-    ek_lane *lane = &c->lane[0];
-
-    if (lane->shared)
-        memset(ek_cache_shared(c, 0), 0, sizeof(float) * (size_t)c->cap[0] * (size_t)lane->n_carry);
-    else
-        memset(lane->carry, 0,
-               sizeof(float) * (size_t)c->layer_at[c->dims.n_layers] * (size_t)lane->n_carry);
-}
-
 static ek_code open_row(ek_row *r, ek_engine *e, ek_cache *prompt, int grow, ek_err *err)
 {
     const ek_policy *p = r->policy;
@@ -200,8 +187,10 @@ static ek_code open_row(ek_row *r, ek_engine *e, ek_cache *prompt, int grow, ek_
     }
     if (due)
         EK_TRY(ek_policy_check(p, &e->plan, prompt, &r->cache, r->entries, err));
+    /* What the prompt's last query left behind is not part of a measure that begins with the first
+     * decode step. */
     if (r->later && !due && p->method.when.first_step && r->cache.n_lanes)
-        clear_lane(&r->cache);
+        ek_cache_clear(&r->cache, 0);
     return EK_OK;
 }
 
@@ -248,10 +237,11 @@ static ek_code measure_layer(ek_engine *e, ek_row *r, const ek_tap_layer *t, int
 
     if (!r->counts)
         return ek_engine_fold(e, t, i, 0, (int64_t)c->next_pos + r->n_feed, err);
+    const ek_memory mem = ek_cache_memory(c, t->layer, 0);
+
     view.n_carry = c->lane[0].n_carry;
-    view.carry = c->lane[0].shared ? ek_cache_shared(c, 0) : ek_cache_carry(c, t->layer, 0);
-    ek_measure_step(m, e->dev, &view, t->row[i].prob, ek_cache_carry(c, t->layer, 0),
-                    ek_cache_shared(c, 0));
+    view.carry = mem.shared != NULL ? mem.shared : mem.carry;
+    ek_measure_step(m, e->dev, &view, t->row[i].prob, &mem);
     return EK_OK;
 }
 

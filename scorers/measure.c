@@ -1,11 +1,16 @@
 /* scorers/measure.c - see measure.h. */
 #include "scorers/measure.h"
 
+#include "scorers/carried.h"
+
 #include <assert.h>
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 enum { WEIGHTS = 256, HEADS = 256 }; /* queries folded at once; KV heads of a layer, at most */
+/* Floats that a step touches below which waking threads costs more; entries taken at a time. */
+enum { WORTH_THREADS = 8192, TILE = 512 };
 
 static int is_attention(const ek_measure *m)
 {
@@ -16,14 +21,36 @@ static int is_attention(const ek_measure *m)
 static int is_static(const ek_measure *m)
 {
     return m->signal->source == EK_FROM_ENTRIES && m->carry.kind == EK_CARRY_ONCE &&
-           !(m->signal->learner != NULL && m->scorer != NULL && m->scorer->set.age == EK_AGE_INPUT);
+           (m->signal->learner == NULL || m->scorer == NULL ||
+            ek_scorer_is_static(&m->scorer->set));
+}
+
+/* Columns of attention that a learned scorer reads: an ek_carried. */
+static int carried(const ek_measure *m)
+{
+    return m->signal->learner != NULL && m->scorer != NULL ? m->scorer->set.carried
+                                                           : EK_CARRIED_NONE;
+}
+
+size_t ek_measure_n_state(const ek_measure *m)
+{
+    const ek_learner *l = m->signal->learner;
+
+    return l != NULL && l->n_state != NULL && m->scorer != NULL ? l->n_state(m->scorer) : 0;
+}
+
+int ek_measure_n_scratch(const ek_measure *m, int group)
+{
+    return carried(m) != EK_CARRIED_NONE ? 4 * group : group;
 }
 
 int ek_measure_n_carry(const ek_measure *m, int group)
 {
     switch (m->signal->source) {
     case EK_FROM_ENTRIES:
-        return is_static(m);
+        if (carried(m) != EK_CARRIED_NONE)
+            return ek_carried_floats(carried(m), group);
+        return is_static(m) || ek_measure_n_state(m) > 0;
     case EK_FROM_FUTURE:
         return group;
     case EK_FROM_ATTENTION:
@@ -49,6 +76,8 @@ static int is_update(const ek_measure *m, int64_t t)
 
 int ek_measure_wants_prob(const ek_measure *m, int64_t t)
 {
+    if (carried(m) != EK_CARRIED_NONE)
+        return 1;
     return is_attention(m) && m->carry.kind != EK_CARRY_ONCE && is_update(m, t);
 }
 
@@ -57,7 +86,8 @@ static int same_scorer(const ek_scorer *a, const ek_scorer *b)
     if (a == NULL || b == NULL)
         return a == b;
     return a->params == b->params && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
-           a->set.age == b->set.age && a->set.rms == b->set.rms;
+           a->set.age == b->set.age && a->set.rms == b->set.rms && a->set.delay == b->set.delay &&
+           a->set.carried == b->set.carried;
 }
 
 int ek_measure_same(const ek_measure *a, const ek_measure *b)
@@ -120,6 +150,31 @@ static void score_new(const ek_measure *m, ek_device *dev, const ek_view *view, 
     for (int h = 0; h < view->n_heads; h++)
         for (int32_t j = 0; j < n[h]; j++)
             carry[first[h] + j] = NAN;
+}
+
+/* The memory takes in the newest n_new entries of every head and scores those whose delay ends. */
+static void advance(const ek_measure *m, ek_device *dev, const ek_view *view, int n_new,
+                    const ek_memory *mem)
+{
+    const ek_learner *l = m->signal->learner;
+    const size_t n_state = ek_measure_n_state(m);
+    const size_t room = (l->advance_work(m->scorer, n_new) + 15) / 16 * 16;
+    const int threads = dev->threads > 0 ? dev->threads : 1;
+    float *work = ek_device_work(dev, (size_t)threads * room * sizeof *work + 1);
+
+    for (int h = 0; work == NULL && h < view->n_heads; h++)
+        for (int32_t j = 0; j < view->n[h]; j++)
+            mem->carry[view->first[h] + j] = NAN; /* out of memory: the next plan says so */
+    if (work == NULL)
+        return;
+#pragma omp parallel for num_threads(threads) \
+    schedule(static) if ((size_t)n_new * n_state * (size_t)view->n_heads > WORTH_THREADS / 2)
+    for (int h = 0; h < view->n_heads; h++) {
+        const int rows = n_new < view->n[h] ? n_new : view->n[h];
+
+        l->advance(m->scorer, view, h, view->n[h] - rows, rows, mem->state + (size_t)h * n_state,
+                   work + (size_t)omp_get_thread_num() * room, mem->carry + view->first[h]);
+    }
 }
 
 /* Queries of the prompt that count: the last of them, or all. */
@@ -241,8 +296,10 @@ static void weights_of(const ek_measure *m, float *keep, float *add)
 }
 
 /* One state for the model: layers fold into it in their order. */
-static void step_shared(const ek_measure *m, const ek_view *v, const float *prob, float *shared)
+static void step_shared(const ek_measure *m, ek_device *dev, const ek_view *v, const float *prob,
+                        float *shared)
 {
+    const int threads = dev->threads > 0 ? dev->threads : 1;
     float keep, add;
     const int32_t n = v->n[0] - (prob != NULL && m->newborn == EK_NEWBORN_ZERO);
 
@@ -252,6 +309,7 @@ static void step_shared(const ek_measure *m, const ek_view *v, const float *prob
         return;
     }
     weights_of(m, &keep, &add);
+#pragma omp parallel for num_threads(threads) schedule(static) if (n * v->n_heads > WORTH_THREADS)
     for (int32_t j = 0; j < n; j++) {
         float sum = 0;
 
@@ -262,22 +320,36 @@ static void step_shared(const ek_measure *m, const ek_view *v, const float *prob
     }
 }
 
+/* What a measure of entries does with the newest n_new entries; 1 if that was all. */
+static int take_new(const ek_measure *m, ek_device *dev, const ek_view *view, int n_new,
+                    const ek_memory *mem)
+{
+    if (is_attention(m))
+        return 0;
+    if (mem->carry != NULL && mem->state != NULL)
+        advance(m, dev, view, n_new, mem);
+    else if (mem->carry != NULL && is_static(m))
+        score_new(m, dev, view, n_new, mem->carry);
+    return 1;
+}
+
 void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *chunk, float scale,
-                        int64_t n_prompt, float *carry, float *shared, float *scratch)
+                        int64_t n_prompt, const ek_memory *mem, float *scratch)
 {
     const int ends = chunk->q_pos + chunk->n_q >= n_prompt;
+    float *carry = mem->carry, *shared = mem->shared;
 
     if (chunk->n_q < 1)
         return;
-    if (is_static(m) && carry != NULL)
-        score_new(m, dev, &chunk->view, chunk->n_q, carry);
-    if (!is_attention(m))
+    if (carried(m) != EK_CARRIED_NONE && carry != NULL)
+        ek_carried_fold(carried(m), dev, chunk, scale, carry, scratch);
+    if (take_new(m, dev, &chunk->view, chunk->n_q, mem))
         return;
     ek_colsum part = part_of(chunk, 0, chunk->n_q),
               last = part_of(chunk, chunk->n_q - 1, chunk->n_q);
     if (shared != NULL && ends) {
         sum_part(dev, &last, scale, scratch);
-        step_shared(m, &chunk->view, scratch, shared);
+        step_shared(m, dev, &chunk->view, scratch, shared);
     }
     if (carry == NULL)
         return;
@@ -299,35 +371,54 @@ void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *ch
     }
 }
 
-void ek_measure_step(const ek_measure *m, ek_device *dev, const ek_view *view, const float *prob,
-                     float *carry, float *shared)
+/* The probabilities of a step over the entries of one layer, tile by tile. */
+static void step_entries(const ek_measure *m, ek_device *dev, const ek_view *v, const float *prob,
+                         float *carry)
 {
-    const int n_carry = ek_measure_n_carry(m, view->group);
+    const int n_carry = ek_measure_n_carry(m, v->group), zero = m->newborn == EK_NEWBORN_ZERO;
+    const int threads = dev->threads > 0 ? dev->threads : 1;
+    int32_t most = 0;
     float keep, add;
 
-    if (shared != NULL) {
-        step_shared(m, view, prob, shared);
-        return;
-    }
-    if (carry != NULL && is_static(m))
-        score_new(m, dev, view, 1, carry);
-    if (carry == NULL || !is_attention(m) || m->carry.kind == EK_CARRY_ONCE)
-        return;
+    for (int h = 0; h < v->n_heads; h++)
+        most = v->n[h] > most ? v->n[h] : most;
     weights_of(m, &keep, &add);
-    for (int h = 0; h < view->n_heads; h++) {
-        float *c = carry + (size_t)view->first[h] * (size_t)n_carry;
-        const int32_t n = view->n[h] - (prob != NULL && m->newborn == EK_NEWBORN_ZERO);
+    const int tiles = (most + TILE - 1) / TILE;
 
-        if (prob == NULL) {
-            if (m->newborn == EK_NEWBORN_MEAN && n > 0)
-                newborn_mean(c, n, n_carry);
-            continue;
-        }
-        for (int32_t j = 0; j < n; j++)
-            fold(m, n_carry, view->group, keep, add,
-                 prob + (size_t)(view->first[h] + j) * (size_t)view->group,
-                 c + (size_t)j * (size_t)n_carry);
+#pragma omp parallel for num_threads(threads) \
+    schedule(static) if (most * v->n_heads * n_carry > WORTH_THREADS)
+    for (int t = 0; t < tiles * v->n_heads; t++) {
+        const int h = t / tiles;
+        const int32_t from = t % tiles * TILE, n = v->n[h] - zero;
+        const int32_t to = from + TILE < n ? from + TILE : n;
+
+        for (int32_t e = v->first[h] + from; e < v->first[h] + to; e++)
+            fold(m, n_carry, v->group, keep, add, prob + (size_t)e * (size_t)v->group,
+                 carry + (size_t)e * (size_t)n_carry);
     }
+}
+
+void ek_measure_step(const ek_measure *m, ek_device *dev, const ek_view *view, const float *prob,
+                     const ek_memory *mem)
+{
+    const int n_carry = ek_measure_n_carry(m, view->group);
+    float *carry = mem->carry;
+
+    if (mem->shared != NULL) {
+        step_shared(m, dev, view, prob, mem->shared);
+        return;
+    }
+    if (carried(m) != EK_CARRIED_NONE && carry != NULL && prob != NULL)
+        ek_carried_step(carried(m), dev, view, prob, carry);
+    if (take_new(m, dev, view, 1, mem) || carry == NULL || m->carry.kind == EK_CARRY_ONCE)
+        return;
+    if (prob != NULL) {
+        step_entries(m, dev, view, prob, carry);
+        return;
+    }
+    for (int h = 0; h < view->n_heads && m->newborn == EK_NEWBORN_MEAN; h++)
+        if (view->n[h] > 0)
+            newborn_mean(carry + (size_t)view->first[h] * (size_t)n_carry, view->n[h], n_carry);
 }
 
 /* Entry j of n numbers that lie stride apart, pooled over its neighbours. */
@@ -383,7 +474,10 @@ static ek_code score_entries(const ek_measure *m, ek_device *dev, const ek_view 
     const ek_scorer plain = {.cls = m->signal, .dev = dev};
     const ek_scorer *s = m->scorer != NULL ? m->scorer : &plain;
 
-    if (v->carry != NULL && is_static(m)) {
+    if (v->carry == NULL && (carried(m) != EK_CARRIED_NONE || ek_measure_n_state(m) > 0))
+        return EK_FAIL(err, EK_EBROKEN, "%s: nothing was remembered: the cache has no lane for it",
+                       m->signal->name);
+    if (v->carry != NULL && (is_static(m) || ek_measure_n_state(m) > 0)) {
         for (int h = 0; h < v->n_heads; h++)
             memcpy(out + v->first[h], v->carry + v->first[h], (size_t)v->n[h] * sizeof *out);
     } else {

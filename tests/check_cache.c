@@ -157,7 +157,7 @@ static void feed_layer(const ek_toy *t, ek_cache *c, int layer, int n, int64_t n
     float *k = malloc(kv * sizeof *k), *v = malloc(kv * sizeof *v), *q = malloc(qs * sizeof *q);
     float *out = malloc(qs * sizeof *out), *lse = malloc((size_t)n * heads * sizeof *lse);
     float *prob = malloc(entries * (size_t)d->group * sizeof *prob);
-    float *scratch = malloc(entries * (size_t)d->group * sizeof *scratch);
+    float *scratch = malloc(4 * entries * (size_t)d->group * sizeof *scratch);
     ek_attn_row row = {.n_new = n, .q = q, .out = out, .lse = lse, .prob = prob};
 
     fill(t, "toy.k", layer, d->n_heads, c->next_pos, n, k);
@@ -176,12 +176,13 @@ static void feed_layer(const ek_toy *t, ek_cache *c, int layer, int n, int64_t n
                                  .lse = lse,
                                  .horizon = -1};
 
+        const ek_memory mem = ek_cache_memory(c, layer, i);
+
         if (step == 0)
-            ek_measure_prefill(m, t->dev, &chunk, d->scale, n_prompt, ek_cache_carry(c, layer, i),
-                               ek_cache_shared(c, i), scratch);
+            ek_measure_prefill(m, t->dev, &chunk, d->scale, n_prompt, &mem, scratch);
         else
             ek_measure_step(m, t->dev, &row.view, ek_measure_wants_prob(m, step) ? prob : NULL,
-                            ek_cache_carry(c, layer, i), ek_cache_shared(c, i));
+                            &mem);
     }
     free(k);
     free(v);

@@ -362,10 +362,12 @@ static void steady_loops_allocate_nothing(void **state)
 
                 ek_cache_append(&c, l, kv, H * D, kv, H * D, 1);
                 ek_cache_view(&c, l, c.n_lanes > 0 ? 0 : -1, &view);
-                if (c.n_lanes > 0)
+                if (c.n_lanes > 0) {
+                    const ek_memory mem = ek_cache_memory(&c, l, 0);
+
                     ek_measure_step(measure, t.dev, &view,
-                                    ek_measure_wants_prob(measure, s) ? prob : NULL,
-                                    ek_cache_carry(&c, l, 0), ek_cache_shared(&c, 0));
+                                    ek_measure_wants_prob(measure, s) ? prob : NULL, &mem);
+                }
             }
             ek_cache_advance(&c, 1);
             assert_true(ek_policy_due(&cell.policy, EK_AT_STEP, s, s == 1, &c, B));

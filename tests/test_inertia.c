@@ -31,7 +31,7 @@ static void inertia_worked_example(void **state)
         ek_hand_resize(&a, 3 + t);
         for (int l = 0; l < 2; l++) {
             a.view.layer = l;
-            ek_measure_step(&m, dev, &a.view, s[t][l], NULL, a.carry);
+            ek_measure_step(&m, dev, &a.view, s[t][l], &(ek_memory){.shared = a.carry});
         }
         ek_ok(ek_measure_score(&m, dev, &a.view, out, &err), &err);
         for (int j = 0; j < 3 + t; j++)
@@ -64,7 +64,7 @@ static void inertia_weights_layers_geometrically(void **state)
                 memset(a.prob, 0, sizeof a.prob);
                 for (int x = 0; x < 4; x++)
                     a.prob[x / 2 * 4 + x % 2] = l == probe;
-                ek_measure_step(&m, dev, &a.view, a.prob, NULL, a.carry);
+                ek_measure_step(&m, dev, &a.view, a.prob, &(ek_memory){.shared = a.carry});
             }
             const double expected =
                 probe < 0 ? pow(alphas[i], L) : (1 - alphas[i]) * pow(alphas[i], L - 1 - probe);
@@ -105,7 +105,7 @@ static void inertia_decoupled_equals_coupled(void **state)
                 u[j] += w * (double)a.prob[j];
             }
             a.view.layer = l;
-            ek_measure_step(&m, dev, &a.view, a.prob, NULL, a.carry);
+            ek_measure_step(&m, dev, &a.view, a.prob, &(ek_memory){.shared = a.carry});
         }
         for (int j = 0; j < N; j++)
             m2[j] = past * m2[j] + (1 - past) * u[j];
@@ -137,12 +137,12 @@ static void lazy_looks_at_every_fourth_step(void **state)
     a.carry[0] = .1f;
     a.carry[1] = .2f;
     a.carry[2] = .6f;
-    ek_measure_step(&lazy, dev, &a.view, NULL, NULL, a.carry);
+    ek_measure_step(&lazy, dev, &a.view, NULL, &(ek_memory){.shared = a.carry});
     assert_true(ek_near_by(a.carry[3], .3, 1e-7));
     assert_true(ek_near_by(a.carry[2], .6, 1e-7));
     a.view.layer = 1; /* once a step, not once a layer */
     a.carry[3] = 5;
-    ek_measure_step(&lazy, dev, &a.view, NULL, NULL, a.carry);
+    ek_measure_step(&lazy, dev, &a.view, NULL, &(ek_memory){.shared = a.carry});
     assert_true(ek_near_by(a.carry[3], 5, 0));
     ek_device_close(dev);
 

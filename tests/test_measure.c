@@ -70,7 +70,7 @@ static void query_heads_belong_to_their_group(void **state)
     const ek_colsum chunk = {
         .view = a.view, .n_q = N, .q = q, .ldq = H * G * D, .lse = lse, .horizon = -1};
     m.pool.kind = EK_POOL_NONE;
-    ek_measure_prefill(&m, dev, &chunk, 1, N, a.carry, NULL, scratch);
+    ek_measure_prefill(&m, dev, &chunk, 1, N, &(ek_memory){.carry = a.carry}, scratch);
     ek_ok(ek_measure_score(&m, dev, &a.view, score, &err), &err);
     for (int h = 0; h < H; h++)
         for (int j = 0; j < H * G; j++)
@@ -80,7 +80,7 @@ static void query_heads_belong_to_their_group(void **state)
     m.group.heads = EK_OWN_GROUP;
     r = (ek_attn_row){.view = a.view, .n_new = 1, .q = q, .out = out, .lse = lse, .prob = a.prob};
     dev->ops.attn(dev, &r, 1, 1, H * G * D, H * G * D);
-    ek_measure_step(&m, dev, &a.view, a.prob, a.carry, NULL);
+    ek_measure_step(&m, dev, &a.view, a.prob, &(ek_memory){.carry = a.carry});
     ek_ok(ek_measure_score(&m, dev, &a.view, score, &err), &err);
     for (int h = 0; h < H; h++)
         for (int j = 0; j < H * G; j++)
@@ -103,7 +103,7 @@ static void group_says_how_query_heads_fold(void **state)
 
         ek_hand_make(&a, 1, 2, 2, 2);
         m.group.by = (ek_combine)by;
-        ek_measure_step(&m, dev, &a.view, prob, a.carry, NULL);
+        ek_measure_step(&m, dev, &a.view, prob, &(ek_memory){.carry = a.carry});
         ek_ok(ek_measure_score(&m, dev, &a.view, out, &err), &err);
         assert_int_equal(out[0] > out[1], by == EK_MAX);
         assert_true(ek_near_by(out[1], by == EK_SUM ? 1 : .5, 1e-7));
@@ -120,7 +120,7 @@ static void feed_rows(const ek_measure *m, ek_device *dev, ek_hand *a)
     ek_hand_make(a, 1, 1, 2, 4);
     for (int i = 0; i < 4; i++) {
         ek_hand_resize(a, i + 1);
-        ek_measure_step(m, dev, &a->view, rows[i], a->carry, NULL);
+        ek_measure_step(m, dev, &a->view, rows[i], &(ek_memory){.carry = a->carry});
     }
 }
 
@@ -168,7 +168,7 @@ static void sums_freeze_on_early_tokens(void **state)
             ek_hand_resize(&a, t + 1);
             memset(a.prob, 0, sizeof a.prob);
             a.prob[t < 100 ? 0 : 100] = 1;
-            ek_measure_step(&m, dev, &a.view, a.prob, a.carry, NULL);
+            ek_measure_step(&m, dev, &a.view, a.prob, &(ek_memory){.carry = a.carry});
         }
         ek_ok(ek_measure_score(&m, dev, &a.view, out, &err), &err);
         assert_int_equal(out[0] > out[100], kinds[i] == EK_CARRY_SUM);
@@ -256,7 +256,7 @@ static void tova_drops_the_argmin_of_the_mean_row(void **state)
     ek_toy_plan(&plan, &c);
     ek_ok(ek_policy_plan(&cell.policy, &c, 0, N - 1, &scratch, &plan, &err), &err);
     for (int l = 0; l < 3; l++) {
-        const float *carry = ek_cache_carry(&c, l, 0);
+        const float *carry = ek_cache_memory(&c, l, 0).carry;
         int least = 0;
 
         for (int j = 1; j < N; j++)
@@ -288,7 +288,7 @@ static void tova_scores_all_heads_alike(void **state)
 
     (void)state;
     ek_hand_make(&a, 2, 2, 2, 2);
-    ek_measure_step(&m, dev, &a.view, prob, a.carry, NULL);
+    ek_measure_step(&m, dev, &a.view, prob, &(ek_memory){.carry = a.carry});
     ek_ok(ek_measure_score(&m, dev, &a.view, out, &err), &err);
     for (int h = 0; h < 2; h++) {
         assert_true(ek_near_by(out[2 * h], (.9 + .1 + .2 + .4) / 4, 1e-6));

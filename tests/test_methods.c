@@ -35,8 +35,8 @@ static void read_prompt(const ek_toy *t, ek_cache *c, int n)
         return;
     for (int l = 0; l < c->dims.n_layers; l++)
         for (int h = 0; h < c->dims.n_heads; h++) {
-            float *carry =
-                ek_cache_carry(c, l, 0) + c->first[l * c->dims.n_heads + h] * c->lane[0].n_carry;
+            float *carry = ek_cache_memory(c, l, 0).carry +
+                           c->first[l * c->dims.n_heads + h] * c->lane[0].n_carry;
 
             for (int x = 0; x < n * c->lane[0].n_carry; x++)
                 carry[x] = (float)((x * 37 + l + h) % 101) / 101;

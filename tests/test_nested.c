@@ -112,10 +112,11 @@ static int differences(int keep)
         ek_view view;
 
         append(&w, i);
+        const ek_memory mem = ek_cache_memory(&w.running, 0, lane);
+
         ek_cache_view(&w.running, 0, lane, &view);
         if (lane == 0)
-            ek_measure_step(&w.policy.method.measure, dev, &view, NULL,
-                            ek_cache_carry(&w.running, 0, 0), NULL);
+            ek_measure_step(&w.policy.method.measure, dev, &view, NULL, &mem);
         if (ek_policy_due(&w.policy, EK_AT_STEP, i + 1, plans == 0, &w.running, BUDGET)) {
             assert_int_equal(
                 ek_policy_plan(&w.policy, &w.running, lane, BUDGET, &scratch, &plan, &err), EK_OK);
