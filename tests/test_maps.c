@@ -167,7 +167,7 @@ static void test_damaged(void **state)
                                            {"\"n_heads\": 2", "\"n_heads\": 1e300"},
                                            {"\"weights\": \"", "\"weights\": \"0"},
                                            {"{", "{ \"format\": 1, "},
-                                           {"}\n}", "}\n}}"},
+                                           {"}\n", "}}\n"},
                                            {"\"model\"", "\"modem\""}};
     ek_map json, params;
     ek_maps m;
@@ -182,14 +182,13 @@ static void test_damaged(void **state)
     memcpy(bytes, params.data, params.size);
     must(ek_file_write(in_folder("bent/model.safetensors"), bytes, params.size, &err), &err);
     for (size_t i = 0; i < EK_COUNT(edits); i++) {
-        char *at =
-            strcmp(edits[i][0], "}\n}") == 0 ? text + json.size - 2 : strstr(text, edits[i][0]);
-        char *bent = malloc(json.size + 200);
+        char *at = strstr(text, edits[i][0]), *bent = malloc(json.size + 200);
 
+        if (strcmp(edits[i][0], "}\n") == 0)
+            at = text + json.size - 2;
         assert_non_null(at);
-        const char *rest =
-            at + strlen(edits[i][0]) > text + json.size ? "" : at + strlen(edits[i][0]);
-        snprintf(bent, json.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1], rest);
+        snprintf(bent, json.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
+                 at + strlen(edits[i][0]));
         must(ek_file_write(in_folder("bent/config.json"), bent, strlen(bent), &err), &err);
         refused(edits[i][1], NULL);
         free(bent);
