@@ -162,11 +162,11 @@ static void test_trace_refused(void **state)
         else if (way == 1)
             n = 100;
         else if (way == 2)
-            memset(mine + 4096 + 12, 0x7f, 4); /* entries of the first record */
+            memset(mine + 4096 + 8, 0x7f, 4); /* entries of the first record */
         else if (way == 3)
             memset(mine + size - 8, 0xff, 8); /* offset of the last */
         else if (way == 4)
-            memset(mine + 4096 + 64, 0xff, 64); /* positions */
+            memset(mine + 4096 + 128, 0xff, 64); /* positions */
         else
             mine[0] = 'X';
         must(ek_file_write(copy, mine, n, &err), &err);

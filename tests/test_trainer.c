@@ -26,13 +26,16 @@ static const ek_dims dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .
  * learn it. */
 static ek_code get(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
-    const int n = SEQ - RECENT - SINKS;
+    const ek_example_shape shape = {.dims = dims, .dtype = EK_F32, .n = SEQ, .n_cuts = 1};
+    const int n = SEQ;
     ek_example_head *head;
 
     (void)ctx;
-    EK_TRY(ek_example_open(out, &dims, EK_F32, n, err));
+    EK_TRY(ek_example_open(out, &shape, err));
     head = ek_example_edit(out);
-    head->n_seq = head->next_pos = SEQ;
+    head->n_seq = head->cut[0] = head->end[0] = SEQ;
+    head->sinks = SINKS;
+    head->recent = RECENT;
     head->whole = 1;
     head->number = i;
     for (int l = 0; l < LAYERS; l++)
@@ -48,9 +51,9 @@ static ek_code get(void *ctx, int64_t i, ek_example *out, ek_err *err)
                     k[d] = (float)ek_rng_normal(1, 1, c);
                     v[d] = (float)ek_rng_normal(1, 2, c);
                 }
-                out->pos[at + (size_t)e] = SINKS + e;
-                out->mass[at + (size_t)e] =
-                    1e-3f * expf(2 * k[h]) / sqrtf((float)(SEQ - SINKS - e));
+                out->pos[at + (size_t)e] = e;
+                if (e >= SINKS && e < SEQ - RECENT)
+                    out->mass[at + (size_t)e] = 1e-3f * expf(2 * k[h]) / sqrtf((float)(SEQ - e));
             }
         }
     return EK_OK;

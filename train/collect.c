@@ -1,31 +1,84 @@
-/* train/collect.c - one sequence through the model, its targets by the tap, its record. */
+/* train/collect.c - one sequence through the model, targets and carried columns by the tap, its
+ * record. */
 #include "train/collect.h"
 
-#include "core/bf16.h"
 #include "core/file.h"
+#include "core/progress.h"
 #include "core/rng.h"
+#include "scorers/carried.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 512, LOGITS = 128 }; /* tokens per pass; while logits are asked */
+enum { CHUNK = 512, LOGITS = 128 }; /* tokens per pass; where logits may be asked */
+
+_Static_assert((int)EK_DATA_CUTS <= (int)EK_EXAMPLE_CUTS, "a record holds all cuts of a sequence");
+
+static int is_whole(const ek_collect_need *n)
+{
+    return n->whole || n->set.entries == 0 || n->set.cut == 0;
+}
+
+static size_t n_carry(const ek_collect_need *n)
+{
+    return (size_t)ek_carried_floats(n->carried, ek_model_dims(n->model)->group);
+}
 
 int ek_collect_entries(const ek_collect_need *n)
 {
-    const int64_t all = (n->set.cut > 0 ? n->set.length - 1 : n->set.length) - n->recent - n->sinks;
+    const int64_t all = n->set.length - 1 - n->recent - n->sinks;
 
-    return (int)(n->set.cut > 0 && n->set.entries > 0 && n->set.entries < all ? n->set.entries
-                                                                              : all);
+    return (int)(is_whole(n) ? n->set.length : n->set.entries < all ? n->set.entries : all);
+}
+
+int64_t ek_collect_bytes(const ek_collect_need *n)
+{
+    const ek_example_shape shape = {.dims = *ek_model_dims(n->model),
+                                    .dtype = ek_model_storage(n->model),
+                                    .n = ek_collect_entries(n),
+                                    .n_cuts = n->set.cut > 0 ? (int)n->set.cuts : 1,
+                                    .n_carry = (int)n_carry(n)};
+
+    return ek_example_bytes(&shape);
 }
 
 void ek_collect_target_hash(const ek_collect_need *n, char out[33])
 {
     const double numbers[] = {n->target.reduce, (double)n->target.horizon,
                               n->target.group,  n->target.normaliser,
-                              n->sinks,         n->recent};
+                              n->sinks,         n->recent,
+                              is_whole(n),      n->carried};
 
     ek_hash128(out, numbers, sizeof numbers); /* eps is added after the record */
+}
+
+/* Entries of a layer's columns in the cache that sequences are read into. */
+static size_t column(const ek_collect *c)
+{
+    return (size_t)ek_model_dims(c->need.model)->n_heads * (size_t)c->need.set.length;
+}
+
+static ek_code open_room(ek_collect *c, ek_err *err)
+{
+    const ek_dims *d = ek_model_dims(c->need.model);
+    const size_t length = (size_t)c->need.set.length, carry = n_carry(&c->need);
+
+    c->mass = malloc(EK_DATA_CUTS * length * sizeof *c->mass);
+    c->score = malloc(length * sizeof *c->score);
+    c->scratch = malloc(length * sizeof *c->scratch);
+    c->pick = malloc(length * sizeof *c->pick);
+    if (c->need.answers > 0)
+        c->logits = malloc((size_t)LOGITS * (size_t)d->n_vocab * sizeof *c->logits);
+    if (carry > 0) {
+        c->carry = malloc((size_t)d->n_layers * column(c) * carry * sizeof *c->carry);
+        c->fold = malloc(4 * column(c) * (size_t)d->group * sizeof *c->fold);
+    }
+    if (c->mass == NULL || c->score == NULL || c->scratch == NULL || c->pick == NULL ||
+        (c->need.answers > 0 && c->logits == NULL) ||
+        (carry > 0 && (c->carry == NULL || c->fold == NULL)))
+        return EK_FAIL(err, EK_ENOMEM, "room to collect records of %zu tokens", length);
+    return EK_OK;
 }
 
 ek_code ek_collect_open(ek_collect *c, const ek_collect_need *need, ek_err *err)
@@ -42,14 +95,10 @@ ek_code ek_collect_open(ek_collect *c, const ek_collect_need *need, ek_err *err)
         return EK_FAIL(err, EK_ENOTSUP,
                        "target.normaliser: sparse needs a base model trained under the policy");
     EK_TRY(ek_cache_open(&c->cache, &cache, need->dev, err));
-    c->mass = malloc((size_t)need->set.length * sizeof *c->mass);
-    if (need->answers > 0)
-        c->logits = malloc((size_t)LOGITS * (size_t)d->n_vocab * sizeof *c->logits);
-    if (c->mass == NULL || (need->answers > 0 && c->logits == NULL)) {
+    const ek_code code = open_room(c, err);
+    if (code != EK_OK)
         ek_collect_close(c);
-        return EK_FAIL(err, EK_ENOMEM, "room to collect records");
-    }
-    return EK_OK;
+    return code;
 }
 
 void ek_collect_close(ek_collect *c)
@@ -57,23 +106,77 @@ void ek_collect_close(ek_collect *c)
     ek_cache_close(&c->cache);
     free(c->logits);
     free(c->mass);
+    free(c->score);
+    free(c->scratch);
+    free(c->pick);
+    free(c->carry);
+    free(c->fold);
     *c = (ek_collect){0};
 }
 
-typedef struct targets { /* of one sequence: one per cut */
-    ek_target cut[EK_DATA_CUTS];
-    int n;
-} targets;
+typedef struct reading { /* of one sequence */
+    ek_collect *c;
+    int n;                          /* cuts */
+    int at[EK_DATA_CUTS];           /* where each is; behind the last token for whole sequences */
+    ek_target target[EK_DATA_CUTS]; /* what later queries pay */
+    float *carry[EK_DATA_CUTS]; /* (n_layers, column, floats) what was received before the cut */
+} reading;
+
+/* Columns of one layer as of cut m: what has been folded so far. */
+static void snapshot(reading *r, int m, const ek_view *view)
+{
+    const size_t width = n_carry(&r->c->need), layer = (size_t)view->layer * column(r->c);
+
+    for (int h = 0; h < view->n_heads; h++) {
+        const size_t at = (layer + (size_t)view->first[h]) * width;
+        const int n = view->n[h] < r->at[m] ? view->n[h] : r->at[m];
+
+        memcpy(r->carry[m] + at, r->c->carry + at, (size_t)n * width * sizeof(float));
+    }
+}
+
+/* Carried columns run on from cut to cut: queries q_pos .. q_pos + n_q - 1 in stretches that end at
+ * the cuts, each kept as it is there; those behind the last cut are nobody's. */
+static void fold_queries(reading *r, const ek_tap_layer *t, int64_t q_pos, int n_q)
+{
+    const ek_attn_row *row = &t->row[0];
+    const size_t heads = (size_t)row->view.n_heads * (size_t)row->view.group;
+    const ek_dims *d = ek_model_dims(r->c->need.model);
+    float *carry = r->c->carry + (size_t)row->view.layer * column(r->c) * n_carry(&r->c->need);
+    int64_t from = q_pos;
+
+    for (int m = 0; m < r->n && from < q_pos + n_q; m++) {
+        const int64_t end = r->at[m] < q_pos + n_q ? r->at[m] : q_pos + n_q;
+
+        if (end <= from)
+            continue;
+        const ek_colsum chunk = {.view = row->view,
+                                 .n_q = (int)(end - from),
+                                 .q_pos = from,
+                                 .q = row->q + (size_t)(from - q_pos) * t->ldq,
+                                 .ldq = t->ldq,
+                                 .lse = row->lse + (size_t)(from - q_pos) * heads};
+
+        ek_carried_fold(r->c->need.carried, r->c->need.dev, &chunk, d->scale, carry, r->c->fold);
+        if (end == r->at[m])
+            snapshot(r, m, &row->view);
+        from = end;
+    }
+}
 
 static ek_code tap(void *ctx, const ek_tap_layer *t, ek_err *err)
 {
+    const double start = ek_now();
     const ek_attn_row *row = &t->row[0];
-    targets *all = ctx;
+    const int64_t q_pos = (int64_t)row->view.next_pos - row->n_new;
+    reading *r = ctx;
 
     (void)err;
-    for (int m = 0; m < all->n; m++)
-        ek_target_add(&all->cut[m], &row->view, (int64_t)row->view.next_pos - row->n_new,
-                      row->n_new, row->q, t->ldq, row->lse);
+    for (int m = 0; m < r->n; m++)
+        ek_target_add(&r->target[m], &row->view, q_pos, row->n_new, row->q, t->ldq, row->lse);
+    if (r->c->carry != NULL)
+        fold_queries(r, t, q_pos, row->n_new);
+    r->c->target_seconds += ek_now() - start;
     return EK_OK;
 }
 
@@ -98,15 +201,19 @@ static void add_answers(ek_collect *c, const ek_sequence *s, int from, int n)
         }
 }
 
-static ek_code read_sequence(ek_collect *c, const ek_sequence *s, targets *all, ek_err *err)
+/* Passes of retrieval text have a seam at the cut and are short behind it, whether or not logits
+ * are asked there: a record has the same bits when it is made again. */
+static ek_code read_sequence(reading *r, const ek_sequence *s, ek_err *err)
 {
-    const ek_tap observer = {.layer = tap, .ctx = all};
-    const int measure = s->retrieval && s->cut[0] > 0 && c->measured < c->need.answers;
+    ek_collect *c = r->c;
+    const ek_tap observer = {.layer = tap, .ctx = r};
+    const int seam = s->retrieval && s->cut[0] > 0 ? s->cut[0] : s->n;
+    const int measure = seam < s->n && c->measured < c->need.answers;
+    const double start = ek_now(), tapped = c->target_seconds;
 
-    for (int at = 0; at < s->n;) { /* where logits are asked, the cut is a seam between passes */
-        const int wants = measure && at >= s->cut[0];
-        const int end = measure && !wants ? s->cut[0] : s->n;
-        const int most = wants ? LOGITS : CHUNK, n = end - at < most ? end - at : most;
+    for (int at = 0; at < s->n;) {
+        const int end = at < seam ? seam : s->n, most = at < seam ? CHUNK : LOGITS;
+        const int n = end - at < most ? end - at : most, wants = measure && at >= seam;
         const ek_feed feed = {.cache = &c->cache,
                               .tok = s->tok + at,
                               .n = n,
@@ -118,6 +225,7 @@ static ek_code read_sequence(ek_collect *c, const ek_sequence *s, targets *all, 
             add_answers(c, s, at, n);
         at += n;
     }
+    c->model_seconds += ek_now() - start - (c->target_seconds - tapped);
     c->measured += measure;
     c->tokens += s->n;
     return EK_OK;
@@ -185,130 +293,172 @@ static void choose(const float *mass, int n, int m, uint64_t seed, uint64_t stre
     }
 }
 
-static void fill_layer(ek_collect *c, int64_t number, int layer, const ek_target *target, int all,
-                       ek_example *out, int32_t *pick, float *scratch)
+/* Masses of one head at every cut, c->mass (cuts, length): 0 where an entry does not count. */
+static void masses(reading *r, const ek_view *view, int h)
 {
-    const int sinks = c->need.sinks, n = out->head->n;
-    const size_t vector = (size_t)out->dims.head_dim * (size_t)ek_dtype_size(out->dtype);
-    ek_view view;
+    const size_t length = (size_t)r->c->need.set.length;
 
-    ek_cache_view(&c->cache, layer, -1, &view);
-    for (int h = 0; h < out->dims.n_heads; h++) {
-        const size_t at = ek_example_at(out, layer, h);
+    for (int m = 0; m < r->n; m++) {
+        float *mass = r->c->mass + (size_t)m * length;
 
-        ek_target_mass(target, &view, h, c->mass);
-        choose(
-            c->mass + sinks, all, n, (uint64_t)c->need.seed,
-            ek_rng_stream("entries", (uint64_t)number, (uint64_t)(layer * out->dims.n_heads + h)),
-            pick, out->log_weight + at, scratch);
-        for (int i = 0; i < n; i++) {
-            const int64_t e = (int64_t)view.first[h] + sinks + pick[i];
+        memset(mass, 0, length * sizeof *mass);
+        ek_target_mass(&r->target[m], view, h, mass);
+        memset(mass, 0, (size_t)r->c->need.sinks * sizeof *mass);
+    }
+}
 
-            out->pos[at + (size_t)i] = view.pos[e];
-            out->mass[at + (size_t)i] = c->mass[sinks + pick[i]];
-            memcpy(out->k + (at + (size_t)i) * vector, (const char *)view.k + (size_t)e * vector,
-                   vector);
-            memcpy(out->v + (at + (size_t)i) * vector, (const char *)view.v + (size_t)e * vector,
-                   vector);
+/* Of the tokens sinks .. sinks + n - 1: the greatest share that one of the cuts gives them. */
+static void scores(reading *r, int n)
+{
+    const size_t length = (size_t)r->c->need.set.length;
+    float *score = r->c->score;
+
+    memset(score, 0, (size_t)n * sizeof *score);
+    for (int m = 0; m < r->n; m++) {
+        const float *mass = r->c->mass + (size_t)m * length + r->c->need.sinks;
+        double sum = 0;
+
+        for (int j = 0; j < n; j++)
+            sum += (double)mass[j];
+        for (int j = 0; j < n && sum > 0; j++) {
+            const float share = (float)((double)mass[j] / sum);
+            score[j] = share > score[j] ? share : score[j];
         }
     }
 }
 
-static ek_code make(ek_collect *c, int64_t number, const ek_sequence *s, int m,
-                    const ek_target *target, ek_example *out, ek_err *err)
+/* Entries of one head: which token each of them is goes to c->pick. */
+static void choose_head(reading *r, int64_t number, int layer, int h, ek_example *out)
 {
-    const int all = ek_target_count(target) - c->need.sinks, most = ek_collect_entries(&c->need);
-    const int cut = s->cut[m];
-    const int n = cut > 0 && c->need.set.entries > 0 && all > most ? most : all;
-    int32_t *pick;
-    float *scratch;
-    ek_example_head *head;
+    ek_collect *c = r->c;
+    const int n = out->head->n, all = ek_target_count(&r->target[r->n - 1]) - c->need.sinks;
+    const int x = layer * out->dims.n_heads + h;
 
-    if (all < 8)
-        return EK_FAIL(err, EK_EASKED,
-                       "training sequence %lld: %d tokens before the cut leave %d to choose from",
-                       (long long)number, cut > 0 ? cut : s->n, all);
-    EK_TRY(ek_example_open(out, ek_model_dims(c->need.model), ek_model_storage(c->need.model), n,
-                           err));
-    pick = malloc((size_t)all * sizeof *pick);
-    scratch = malloc((size_t)all * sizeof *scratch);
-    if (pick == NULL || scratch == NULL) {
-        free(pick);
-        free(scratch);
-        ek_example_close(out);
-        return EK_FAIL(err, EK_ENOMEM, "choosing among %d entries", all);
+    if (out->head->whole) {
+        for (int e = 0; e < n; e++)
+            c->pick[e] = e;
+        return;
     }
+    scores(r, all);
+    choose(c->score, all, n, (uint64_t)c->need.seed,
+           ek_rng_stream("entries", (uint64_t)number, (uint64_t)x), c->pick,
+           out->log_weight + ek_example_at(out, layer, h), c->scratch);
+    for (int e = 0; e < n; e++)
+        c->pick[e] += c->need.sinks;
+}
+
+static void fill_head(reading *r, const ek_view *view, int h, ek_example *out)
+{
+    const ek_collect *c = r->c;
+    const int l = view->layer, n = out->head->n;
+    const size_t vector = (size_t)ek_view_vector_bytes(view), width = n_carry(&c->need);
+    const size_t at = ek_example_at(out, l, h), length = (size_t)c->need.set.length;
+
+    for (int i = 0; i < n; i++) {
+        const size_t to = at + (size_t)i, from = (size_t)view->first[h] + (size_t)c->pick[i];
+
+        out->pos[to] = view->pos[from];
+        memcpy(out->k + to * vector, (const char *)view->k + from * vector, vector);
+        memcpy(out->v + to * vector, (const char *)view->v + from * vector, vector);
+    }
+    for (int m = 0; m < r->n; m++) {
+        const size_t to = ek_example_mass_at(out, l, m, h);
+        const size_t from = (size_t)l * column(c) + (size_t)view->first[h];
+
+        for (int i = 0; i < n; i++)
+            out->mass[to + (size_t)i] = c->mass[(size_t)m * length + (size_t)c->pick[i]];
+        for (int i = 0; i < n && width > 0; i++)
+            if (c->pick[i] < r->at[m])
+                memcpy(out->carry + (to + (size_t)i) * width,
+                       r->carry[m] + (from + (size_t)c->pick[i]) * width, width * sizeof(float));
+    }
+}
+
+static ek_code make(reading *r, int64_t number, const ek_sequence *s, ek_example *out, ek_err *err)
+{
+    const ek_collect_need *need = &r->c->need;
+    const int all = ek_target_count(&r->target[r->n - 1]) - need->sinks;
+    const int least = ek_target_count(&r->target[0]) - need->sinks, whole = is_whole(need);
+    const ek_example_shape shape = {.dims = *ek_model_dims(need->model),
+                                    .dtype = ek_model_storage(need->model),
+                                    .n = whole                     ? s->n
+                                         : need->set.entries < all ? (int)need->set.entries
+                                                                   : all,
+                                    .n_cuts = r->n,
+                                    .n_carry = (int)n_carry(need)};
+    ek_example_head *head;
+    ek_view view;
+
+    if (least < 8)
+        return EK_FAIL(err, EK_EASKED, "%d tokens before the cut leave %d to choose from", r->at[0],
+                       least);
+    EK_TRY(ek_example_open(out, &shape, err));
     head = ek_example_edit(out);
     head->retrieval = s->retrieval;
     head->n_seq = s->n;
-    head->next_pos = cut > 0 ? cut : s->n;
-    head->whole = cut == 0;
+    head->whole = whole;
+    head->sinks = need->sinks;
+    head->recent = need->recent;
+    head->carried = need->carried;
     head->number = number;
-    for (int l = 0; l < out->dims.n_layers; l++)
-        fill_layer(c, number * EK_DATA_CUTS + m, l, target, all, out, pick, scratch);
-    free(pick);
-    free(scratch);
-    return EK_OK;
-}
-
-static ek_code open_targets(ek_collect *c, const ek_sequence *s, targets *all, ek_err *err)
-{
-    const ek_dims *d = ek_model_dims(c->need.model);
-
-    for (all->n = 0; all->n < s->n_cuts; all->n++) {
-        const int cut = s->cut[all->n];
-        ek_target_need need = {.dims = *d,
-                               .set = c->need.target,
-                               .recent = c->need.recent,
-                               .n_seq = s->n,
-                               .cut = cut,
-                               .column = d->n_heads * (int)c->need.set.length};
-
-        if (cut > 0)
-            need.set.horizon = s->end[all->n] - cut;
-        EK_TRY(ek_target_open(&all->cut[all->n], &need, c->need.dev, err));
+    for (int m = 0; m < r->n; m++) {
+        head->cut[m] = r->at[m];
+        head->end[m] = s->cut[m] > 0 ? s->end[m] : s->n;
+    }
+    for (int l = 0; l < out->dims.n_layers; l++) {
+        ek_cache_view(&r->c->cache, l, -1, &view);
+        for (int h = 0; h < out->dims.n_heads; h++) {
+            masses(r, &view, h);
+            choose_head(r, number, l, h, out);
+            fill_head(r, &view, h, out);
+        }
     }
     return EK_OK;
 }
 
-/* Records first_cut .. first_cut + n - 1 of sequence i. */
-static ek_code collect(ek_collect *c, int64_t i, int first_cut, int n, ek_example *out, ek_err *err)
+static ek_code open_reading(reading *r, const ek_sequence *s, ek_err *err)
 {
-    targets all = {.n = 0};
-    ek_sequence s = {0};
-    int made = 0;
+    const ek_collect_need *c = &r->c->need;
+    const ek_dims *d = ek_model_dims(c->model);
+    const size_t carry = (size_t)d->n_layers * column(r->c) * n_carry(c);
 
-    EK_TRY(ek_data_sequence(c->need.data, i, &s, err));
-    EK_CHECK(open_targets(c, &s, &all, err));
-    EK_CHECK(read_sequence(c, &s, &all, err));
-    for (; made < n; made++)
-        EK_CHECK(make(c, i, &s, first_cut + made, &all.cut[first_cut + made], &out[made], err));
+    for (int m = 0; m < s->n_cuts; m++) {
+        ek_target_need need = {.dims = *d,
+                               .set = c->target,
+                               .recent = c->recent,
+                               .n_seq = s->n,
+                               .cut = s->cut[m],
+                               .column = (int)column(r->c)};
+
+        if (s->cut[m] > 0)
+            need.set.horizon = s->end[m] - s->cut[m];
+        EK_TRY(ek_target_open(&r->target[m], &need, c->dev, err));
+        r->n = m + 1;
+        r->at[m] = s->cut[m] > 0 ? s->cut[m] : s->n;
+        if (carry > 0 && (r->carry[m] = malloc(carry * sizeof(float))) == NULL)
+            return EK_FAIL(err, EK_ENOMEM, "carried columns of %d tokens", s->n);
+    }
+    if (carry > 0)
+        memset(r->c->carry, 0, carry * sizeof(float));
+    return EK_OK;
+}
+
+ek_code ek_collect_example(ek_collect *c, int64_t i, ek_example *out, ek_err *err)
+{
+    reading r = {.c = c};
+    ek_sequence s = {0};
+
+    EK_CHECK(ek_data_sequence(c->need.data, i, &s, err));
+    EK_CHECK(open_reading(&r, &s, err));
+    EK_CHECK(read_sequence(&r, &s, err));
+    EK_CHECK(make(&r, i, &s, out, err));
     ek_cache_rewind(&c->cache, s.n);
     err->code = EK_OK;
 fail:
-    for (int m = 0; m < all.n; m++) {
-        c->target_seconds += all.cut[m].seconds;
-        ek_target_close(&all.cut[m]);
+    for (int m = 0; m < r.n; m++) {
+        ek_target_close(&r.target[m]);
+        free(r.carry[m]);
     }
     ek_sequence_clear(&s);
-    if (err->code == EK_OK)
-        return EK_OK;
-    while (made > 0)
-        ek_example_close(&out[--made]);
-    return ek_err_in(err, "training sequence %lld", (long long)i);
-}
-
-ek_code ek_collect_sequence(ek_collect *c, int64_t i, ek_example *out, int *n, ek_err *err)
-{
-    *n = ek_data_cuts(c->need.data, i);
-    return collect(c, i, 0, *n, out, err);
-}
-
-ek_code ek_collect_example(ek_collect *c, int64_t r, ek_example *out, ek_err *err)
-{
-    int64_t i = 0;
-
-    for (; r >= ek_data_cuts(c->need.data, i); i++)
-        r -= ek_data_cuts(c->need.data, i);
-    return collect(c, i, (int)r, 1, out, err);
+    return err->code == EK_OK ? EK_OK : ek_err_in(err, "training sequence %lld", (long long)i);
 }

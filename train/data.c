@@ -81,6 +81,7 @@ static void hash_all(ek_data *d, ek_hasher *h)
                                s->valid,
                                s->length,
                                s->cut,
+                               s->cuts,
                                s->horizon,
                                s->facts,
                                s->passage,

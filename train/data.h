@@ -21,7 +21,7 @@ typedef struct ek_data_set {
     int64_t valid;     /* more of them, held out to watch the loss */
     int64_t length;    /* tokens of the longest sequence, future included */
     int64_t cut;       /* least tokens before a cut; 0: whole sequences */
-    int64_t cuts;      /* prose: cuts per sequence, each a record: one reading serves them all */
+    int64_t cuts;      /* prose: cuts per sequence: one reading serves them all */
     int64_t horizon;   /* prose: tokens after the cut */
     int64_t facts;     /* retrieval: facts hidden in a text */
     int64_t passage;   /* retrieval: tokens of the passage repeated at the end */
@@ -50,7 +50,7 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
 void ek_data_close(ek_data *d);
 ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err);
 int ek_data_is_retrieval(const ek_data *d, int64_t i);
-int ek_data_cuts(const ek_data *d, int64_t i); /* records that sequence i makes */
+int ek_data_cuts(const ek_data *d, int64_t i); /* of sequence i */
 /* Of texts, templates, settings and seed: 32 hex digits. */
 const char *ek_data_hash(const ek_data *d);
 const char *ek_data_template_hash(const ek_data *d);

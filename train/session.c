@@ -35,6 +35,7 @@ typedef struct session {
     char id[33]; /* its hash: names the run */
     char target_hash[33];
     char *checkpoint, *weights_json, *weights_bin, *trace_path;
+    ek_example *held;         /* (data.valid) trace: none: records held out, read once */
     int64_t n_train, n_valid; /* records */
 } session;
 
@@ -56,6 +57,9 @@ static void close_session(session *s)
 {
     ek_trainer_close(s->trainer);
     ek_trace_close(s->trace);
+    for (int64_t i = 0; s->held != NULL && i < s->set->data.valid; i++)
+        ek_example_close(&s->held[i]);
+    free(s->held);
     ek_collect_close(&s->collect);
     ek_data_close(s->data);
     ek_tokenizer_close(s->tok);
@@ -110,6 +114,8 @@ static ek_code open_session(session *s, ek_err *err)
                             .target = set->target,
                             .sinks = (int)set->sinks,
                             .recent = (int)set->recent,
+                            .whole = ek_learned[set->scorer.kind]->learner->n_state != NULL,
+                            .carried = set->scorer.carried,
                             .seed = set->seed,
                             .answers = set->data.cut > 0 ? ANSWERS : 0};
 
@@ -127,10 +133,11 @@ static ek_code open_session(session *s, ek_err *err)
     EK_TRY(ek_model_open(&s->model, set->model, s->dev, EK_BF16, err));
     EK_TRY(ek_tokenizer_open(&s->tok, ek_model_gguf(s->model), err));
     EK_TRY(ek_data_open(&s->data, &set->data, set->seed, ek_model_gguf(s->model), s->tok, err));
-    for (int64_t i = 0; i < set->data.sequences; i++)
-        s->n_train += ek_data_cuts(s->data, i);
-    for (int64_t i = 0; i < set->data.valid; i++)
-        s->n_valid += ek_data_cuts(s->data, set->data.sequences + i);
+    s->n_train = set->data.sequences;
+    s->n_valid = set->data.valid;
+    s->held = calloc((size_t)set->data.valid + 1, sizeof *s->held);
+    if (s->held == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "a training run");
     need.model = s->model;
     need.data = s->data;
     ek_collect_target_hash(&need, s->target_hash);
@@ -148,15 +155,16 @@ static ek_scorer scorer_of(const session *s)
                                .age = set->scorer.age,
                                .rms = set->scorer.input == 1,
                                .sinks = set->sinks,
-                               .recent = set->recent}};
+                               .recent = set->recent,
+                               .delay = set->scorer.delay,
+                               .carried = set->scorer.carried}};
 }
 
 static void say_plan(const session *s)
 {
     const ek_train_set *set = s->set;
     const int entries = ek_collect_entries(&s->collect.need);
-    const double record =
-        (double)ek_example_bytes(ek_model_dims(s->model), ek_model_storage(s->model), entries);
+    const double record = (double)ek_collect_bytes(&s->collect.need);
     const ek_scorer scorer = scorer_of(s);
     const int64_t n = s->n_train + s->n_valid;
 
@@ -165,8 +173,13 @@ static void say_plan(const session *s)
     say(s, "data        %lld sequences of up to %lld tokens, %.0f %% retrieval text; %lld held out",
         (long long)set->data.sequences, (long long)set->data.length, 100 * set->data.mix,
         (long long)set->data.valid);
-    say(s, "records     %lld of up to %d entries per head, %.1f MB each, %.2f GB in all (%s)",
-        (long long)n, entries, record / 1e6, record * (double)n / 1e9, ek_trace_names[set->trace]);
+    if (set->trace == EK_TRACE_NONE)
+        say(s, "records     of up to %d entries per head, %.1f MB each, made when asked for",
+            entries, record / 1e6);
+    else
+        say(s, "records     %lld of up to %d entries per head, %.1f MB each, %.2f GB in all (%s)",
+            (long long)n, entries, record / 1e6, record * (double)n / 1e9,
+            ek_trace_names[set->trace]);
     say(s, "training    %lld steps of %lld records (%.1f epochs), loss %s, age %s",
         (long long)set->steps, (long long)set->batch,
         (double)set->steps * (double)set->batch / (double)s->n_train,
@@ -180,9 +193,19 @@ static ek_code from_trace(void *ctx, int64_t i, ek_example *out, ek_err *err)
     return ek_trace_get(((session *)ctx)->trace, i, out, err);
 }
 
+/* Steps in one epoch read every sequence once; those held out are looked at again and again. */
 static ek_code made_now(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
-    return ek_collect_example(&((session *)ctx)->collect, i, out, err);
+    session *s = ctx;
+    ek_example *held = i >= s->n_train ? &s->held[i - s->n_train] : NULL;
+
+    if (held == NULL)
+        return ek_collect_example(&s->collect, i, out, err);
+    if (held->head == NULL)
+        EK_TRY(ek_collect_example(&s->collect, i, held, err));
+    *out = *held;
+    out->owned = 0;
+    return EK_OK;
 }
 
 static void say_answers(const session *s)
@@ -207,19 +230,14 @@ static ek_code collect_all(session *s, ek_err *err)
     ek_progress_open(&p, "collect", "sequences", all);
     p.quiet = s->options->quiet;
     for (int64_t i = 0; i < all && code == EK_OK; i++) {
-        ek_example r[EK_DATA_CUTS];
-        int n = 0, added = 0;
+        ek_example r = {0};
 
         if (ek_stop_asked())
             code = EK_FAIL(err, EK_ESTOPPED,
                            "stopped while reading sequence %lld of %lld; nothing was kept",
                            (long long)i, (long long)all);
-        else
-            code = ek_collect_sequence(&s->collect, i, r, &n, err);
-        for (; code == EK_OK && added < n; added++)
-            code = ek_trace_add(s->trace, &r[added], err);
-        for (; code != EK_OK && code != EK_ESTOPPED && added < n && added > 0; added++)
-            ek_example_close(&r[added]);
+        else if ((code = ek_collect_example(&s->collect, i, &r, err)) == EK_OK)
+            code = ek_trace_add(s->trace, &r, err);
         ek_progress_at(&p, i + 1, NULL);
     }
     ek_progress_close(&p);
@@ -279,7 +297,21 @@ static ek_code open_trainer(session *s, ek_err *err)
 
 /* ---- --plan ---- */
 
-/* One real sequence and one real step, timed. */
+/* Of a step: its memory, and what the scorer costs beside the model that reads for it. */
+static void say_step(const session *s, double step, double model)
+{
+    const ek_trainer_memory m = ek_trainer_bytes(s->trainer);
+    const double share = step / (double)s->set->batch;
+
+    say(s,
+        "memory      of a step: %.1f MB of weights and moments, %.1f of activations, %.1f of "
+        "records",
+        (double)m.params / 1e6, (double)m.activations / 1e6, (double)m.records / 1e6);
+    say(s, "cost        scorer %.2f of the model's forward (%.2f s forward and backward, %.2f s)",
+        share / model, share, model);
+}
+
+/* One real sequence and one real step of it alone, timed. */
 static ek_code say_time(session *s, ek_err *err)
 {
     const ek_train_set *set = s->set;
@@ -289,33 +321,37 @@ static ek_code say_time(session *s, ek_err *err)
     ek_train_stats stats;
     ek_trace_key key = {
         .dims = *ek_model_dims(s->model), .dtype = ek_model_storage(s->model), .n = 1};
-    ek_example r[EK_DATA_CUTS];
-    int n;
+    ek_example r = {0};
 
     double start = ek_now();
-    EK_TRY(ek_collect_sequence(&s->collect, 0, r, &n, err));
-    const double collect = ek_now() - start;
-    while (n > 1)
-        ek_example_close(&r[--n]);
+    EK_TRY(ek_collect_example(&s->collect, 0, &r, err));
+    const double collect = ek_now() - start, model = s->collect.model_seconds;
     EK_TRY(ek_trace_create(&s->trace, &key, NULL, err));
-    EK_TRY(ek_trace_add(s->trace, &r[0], err));
+    EK_TRY(ek_trace_add(s->trace, &r, err));
     EK_TRY(ek_trace_finish(s->trace, err));
-    once.batch = 1;
     once.trace = EK_TRACE_MEMORY;
+    once.data.valid = 0;
     s->set = &once;
     s->n_train = 1;
     s->n_valid = 0;
-    EK_TRY(open_trainer(s, err));
-    EK_TRY(ek_trainer_fit(s->trainer, err));
-    EK_TRY(ek_trainer_step(s->trainer, &stats, err)); /* the first touches new memory */
+    ek_code code = open_trainer(s, err);
+    if (code == EK_OK)
+        code = ek_trainer_fit(s->trainer, err);
+    if (code == EK_OK)
+        code = ek_trainer_step(s->trainer, &stats, err); /* the first touches new memory */
     start = ek_now();
-    EK_TRY(ek_trainer_step(s->trainer, &stats, err));
-    const double step = (ek_now() - start) * (double)set->batch;
+    if (code == EK_OK)
+        code = ek_trainer_step(s->trainer, &stats, err);
+    const double step = ek_now() - start;
     s->set = set;
     s->n_train = n_train;
     s->n_valid = n_valid;
-    const double read =
-        set->trace == EK_TRACE_NONE ? (double)(set->steps * set->batch + n_train) : (double)all;
+    EK_TRY(code);
+    say_step(s, step, model);
+    const double read = set->trace == EK_TRACE_NONE
+                            ? (double)(set->steps * set->batch) +
+                                  (double)(n_train < 64 ? n_train : 64) + (double)n_valid
+                            : (double)all;
     const double total = collect * read + step * (double)set->steps;
     say(s, "time        %.2f s to read a sequence, %.2f s per step: about %.1f minutes", collect,
         step, total / 60);

@@ -6,6 +6,7 @@
 static const char *const kinds[] = {"mlp", NULL};
 static const char *const ages[] = {"none", "exp", "power", "input", NULL};
 static const char *const inputs[] = {"raw", "rms", NULL};
+static const char *const carried[] = {"none", "ema", "full", NULL};
 static const char *const methods[] = {"foresight", "kvpop", NULL};
 static const char *const traces[] = {"memory", "disk", "none", NULL};
 
@@ -14,6 +15,8 @@ static const ek_field scorer_fields[] = {
     EK_INT(ek_train_scorer, hidden, 0, 65536, "width; 0: the recurrent scorer's size"),
     EK_ENUM(ek_train_scorer, age, ages, "how scores fade with age"),
     EK_ENUM(ek_train_scorer, input, inputs, "keys and values as they are, or divided by their rms"),
+    EK_INT(ek_train_scorer, delay, 0, 65536, "tokens a memory reads on before it scores one"),
+    EK_ENUM(ek_train_scorer, carried, carried, "columns of past attention among the inputs"),
     EK_FIELD_END};
 
 const ek_field ek_train_fields[] = {

@@ -6,7 +6,7 @@
 
 const char *const ek_trace_names[] = {"memory", "disk", "none", NULL};
 
-#define MAGIC "EKTRACE1"
+#define MAGIC "EKTRACE2" /* 2: one record per sequence, several cuts in it */
 enum { HEAD = 4096 };
 
 typedef struct file_head {

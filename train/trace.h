@@ -21,7 +21,7 @@ typedef struct ek_trace_key { /* what the records were made from */
     char model[33], tokenizer[33], text[33], target[33];
     ek_dims dims;
     ek_dtype dtype;
-    int64_t n; /* records */
+    int64_t n; /* records: one per sequence */
 } ek_trace_key;
 
 typedef struct ek_trace ek_trace;

@@ -2,25 +2,29 @@
 #include "train/trainer.h"
 
 #include "core/rng.h"
+#include "scorers/carried.h"
 
 #include <math.h>
 #include <omp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct ek_thread_room { /* one thread's; grows to the largest record seen */
     size_t n;           /* entries it has room for */
     int n_seq;
-    float *act, *r, *p, *dr, *dp, *scratch;
-    int32_t *first, *count; /* (n_heads) */
-    ek_rank *rank;          /* (batch) */
+    int64_t bytes;
+    float *act, *all_r, *all_dr;  /* of what the network reads: (scratch), (n), (n) */
+    float *p, *dr, *dp, *scratch; /* of what counts at one cut */
+    int32_t *first, *count;       /* (n_heads) */
+    ek_rank *rank;                /* (batch) */
     int n_ranks;
 };
 
 static void free_room(ek_thread_room *m)
 {
     free(m->act);
-    free(m->r);
+    free(m->all_r);
     free(m->first);
     for (int b = 0; b < m->n_ranks; b++)
         ek_rank_close(&m->rank[b]);
@@ -33,41 +37,61 @@ static int is_whole(const ek_trainer *t)
     return ek_losses[t->need.loss.kind].whole;
 }
 
+static int remembers(const ek_trainer *t)
+{
+    return t->scorer.cls->learner->n_state != NULL;
+}
+
+static ek_code open_room(ek_trainer *t, ek_thread_room *m, size_t n, int n_seq, ek_err *err)
+{
+    const size_t heads = (size_t)t->scorer.dims.n_heads, batch = (size_t)t->need.batch;
+    const size_t most = (size_t)n_seq > n ? (size_t)n_seq : n;
+    const size_t act =
+        (t->scorer.cls->learner->scratch(&t->scorer, (int)n) * sizeof *m->act + 63) / 64 * 64;
+
+    m->act = aligned_alloc(64, act > 0 ? act : 64);
+    m->all_r = malloc((5 * n + most) * sizeof *m->all_r);
+    m->first = malloc(2 * heads * sizeof *m->first);
+    m->rank = calloc(batch, sizeof *m->rank);
+    if (m->act == NULL || m->all_r == NULL || m->first == NULL || m->rank == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "activations of %zu entries", n);
+    m->all_dr = m->all_r + n;
+    m->p = m->all_dr + n;
+    m->dr = m->p + n;
+    m->dp = m->dr + n;
+    m->scratch = m->dp + n;
+    m->count = m->first + heads;
+    m->bytes = (int64_t)(act + (5 * n + most) * sizeof *m->all_r);
+    for (size_t b = 0; b < batch && is_whole(t); b++) {
+        EK_TRY(ek_rank_open(&m->rank[b], n_seq, err));
+        m->n_ranks = (int)b + 1;
+        m->bytes += 6 * (int64_t)sizeof(int32_t) * n_seq;
+    }
+    m->n = n;
+    m->n_seq = n_seq;
+    return EK_OK;
+}
+
 /* Make room before the parallel part, so that nothing is allocated, or fails, inside it. */
 static ek_code reserve(ek_trainer *t, int batch, ek_err *err)
 {
-    const int most_records = t->need.batch, heads = t->scorer.dims.n_heads;
     size_t n = 0;
     int n_seq = 0;
+    int64_t bytes = 0;
 
     for (int b = 0; b < batch; b++) {
         n = (size_t)t->record[b].head->n > n ? (size_t)t->record[b].head->n : n;
         n_seq = t->record[b].head->n_seq > n_seq ? t->record[b].head->n_seq : n_seq;
+        bytes += t->record[b].head->bytes;
     }
+    t->record_bytes = bytes > t->record_bytes ? bytes : t->record_bytes;
     for (int i = 0; i < t->scorer.dev->threads; i++) {
         ek_thread_room *m = &t->room[i];
 
         if (n <= m->n && (n_seq <= m->n_seq || !is_whole(t)))
             continue;
         free_room(m);
-        const size_t most = (size_t)n_seq > n ? (size_t)n_seq : n;
-        m->act = malloc(t->scorer.cls->learner->scratch(&t->scorer, (int)n) * sizeof *m->act);
-        m->r = malloc((4 * n + most) * sizeof *m->r);
-        m->first = malloc(2 * (size_t)heads * sizeof *m->first);
-        m->rank = calloc((size_t)most_records, sizeof *m->rank);
-        if (m->act == NULL || m->r == NULL || m->first == NULL || m->rank == NULL)
-            return EK_FAIL(err, EK_ENOMEM, "activations of %zu entries", n);
-        m->p = m->r + n;
-        m->dr = m->p + n;
-        m->dp = m->dr + n;
-        m->scratch = m->dp + n;
-        m->count = m->first + heads;
-        for (int b = 0; b < most_records && is_whole(t); b++) {
-            EK_TRY(ek_rank_open(&m->rank[b], n_seq, err));
-            m->n_ranks = b + 1;
-        }
-        m->n = n;
-        m->n_seq = n_seq;
+        EK_TRY(open_room(t, m, n, n_seq, err));
     }
     return EK_OK;
 }
@@ -80,19 +104,48 @@ static size_t extra_of(const ek_trainer_need *need)
     return ek_losses[need->loss.kind].threshold ? (size_t)d->n_layers * (size_t)d->n_heads : 0;
 }
 
-ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *err)
+ek_trainer_memory ek_trainer_bytes(const ek_trainer *t)
 {
-    const int age = need->scorer.set.age;
-    ek_trainer *t;
+    ek_trainer_memory out = {.params = (int64_t)(4 * t->n * sizeof(float)),
+                             .records = t->record_bytes};
 
-    if (ek_losses[need->loss.kind].whole && age != EK_AGE_NONE && age != EK_AGE_EXP)
+    for (int i = 0; i < t->scorer.dev->threads; i++)
+        out.activations += t->room[i].bytes;
+    return out;
+}
+
+/* What does not go together. */
+static ek_code check_need(const ek_trainer_need *need, ek_err *err)
+{
+    const ek_scorer_set *set = &need->scorer.set;
+    const ek_loss *loss = &ek_losses[need->loss.kind];
+
+    if (loss->whole && set->age != EK_AGE_NONE && set->age != EK_AGE_EXP)
         return EK_FAIL(err, EK_EASKED,
                        "loss.kind %s ranks static priorities: scorer.age: found %s, expected none "
                        "or exp",
-                       ek_losses[need->loss.kind].name, ek_age_names[age]);
+                       loss->name, ek_age_names[set->age]);
+    if (loss->whole && set->carried != 0)
+        return EK_FAIL(err, EK_EASKED,
+                       "loss.kind %s ranks static priorities: scorer.carried: found %s, expected "
+                       "none",
+                       loss->name, ek_carried_names[set->carried]);
+    if (need->scorer.cls->learner->n_state != NULL && set->delay > need->recent)
+        return EK_FAIL(err, EK_EASKED,
+                       "scorer.delay: found %lld, expected at most the %d recent tokens, whose "
+                       "scores nobody asks for",
+                       (long long)set->delay, need->recent);
     if (need->records.n < 1 || need->batch < 1 || need->keep < 1)
         return EK_FAIL(err, EK_EASKED, "found %lld records, batch %d, keep %d, expected 1 or more",
                        (long long)need->records.n, need->batch, need->keep);
+    return EK_OK;
+}
+
+ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *err)
+{
+    ek_trainer *t;
+
+    EK_TRY(check_need(need, err));
     t = calloc(1, sizeof *t);
     if (t == NULL)
         return EK_FAIL(err, EK_ENOMEM, "a trainer");
@@ -166,18 +219,22 @@ int64_t ek_trainer_pick(ek_trainer *t, int64_t step, int b)
     return t->order[i % n];
 }
 
-/* What the loss sees of record b under head h of the view. */
-static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int layer, int h)
+/* What the loss sees of record b at cut c under one head; the network reads from slot `base` on. */
+static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c, int layer, int h,
+                            int base)
 {
     const ek_example *r = &t->record[b];
-    const size_t at = ek_example_at(r, layer, h);
+    int32_t first, n;
 
-    return (ek_loss_item){.n = r->head->n,
+    ek_example_slots(r, layer, h, c, &first, &n);
+    const size_t at = ek_example_at(r, layer, h) + (size_t)first;
+
+    return (ek_loss_item){.n = n,
                           .pos = r->pos + at,
-                          .mass = r->mass + at,
+                          .mass = r->mass + ek_example_mass_at(r, layer, c, h) + first,
                           .log_weight = r->log_weight + at,
                           .eps = t->need.eps,
-                          .n_seq = r->head->whole ? r->head->n_seq : 0,
+                          .n_seq = ek_example_over_time(r->head) ? r->head->n_seq : 0,
                           .sinks = t->need.sinks,
                           .recent = t->need.recent,
                           .keep = t->need.keep,
@@ -187,43 +244,130 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int l
                               (double)t->scorer.cls->learner->log_gamma(&t->scorer, layer, h),
                           .rank = m->n_ranks > b ? &m->rank[b] : NULL,
                           .scratch = m->scratch,
-                          .r = m->r,
+                          .r = m->all_r + (first - base),
                           .p = m->p,
                           .dr = m->dr,
                           .dp = m->dp};
 }
 
+/* Slots first .. first + n - 1 of head h alone, at cut c or behind the sequence (-1). */
+static void see(ek_thread_room *m, const ek_example *r, int layer, int h, int c, int first, int n,
+                ek_view *view)
+{
+    ek_example_layer(r, layer, c, m->first, m->count, view);
+    m->first[h] += first;
+    m->count[h] = n;
+}
+
+void ek_trainer_slots(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
+                      int32_t *first, int32_t *n)
+{
+    if (remembers(t)) { /* whole records: slot and token are the same */
+        *first = 0;
+        *n = c >= 0 ? r->head->cut[c] : r->head->n;
+    } else {
+        ek_example_slots(r, layer, h, c >= 0 ? c : r->head->n_cuts - 1, first, n);
+    }
+}
+
+/* The loss at one cut; its gradient is added to that of the slots the network has read. */
+static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, int h, int base,
+                    ek_loss_sum *sum, float *dparams)
+{
+    const ek_learner *learner = t->scorer.cls->learner;
+    const ek_loss_item x = item_of(t, m, b, c, layer, h, base);
+    const float share = 1 / (float)(t->scorer.dims.n_layers * t->scorer.dims.n_heads);
+    const ptrdiff_t off = x.r - m->all_r;
+    ek_view view;
+
+    if (x.n == 0)
+        return;
+    see(m, &t->record[b], layer, h, c, base + (int)off, x.n, &view);
+    learner->age(&t->scorer, &view, h, x.r, m->p);
+    ek_losses[t->need.loss.kind].run(&t->need.loss, &x, sum);
+    if (dparams == NULL)
+        return;
+    for (int e = 0; e < x.n; e++) {
+        m->dp[e] *= share;
+        m->all_dr[off + e] += m->dr[e] * share + m->dp[e];
+    }
+    learner->age_back(&t->scorer, &view, h, m->dp, dparams);
+}
+
+/* One head over the cuts of one record.  If raw scores do not change with time, the network reads
+ * once for all cuts, and once back. */
+static void run_record(ek_trainer *t, ek_thread_room *m, int b, int layer, int h, ek_loss_sum *sum,
+                       float *dparams)
+{
+    const ek_learner *learner = t->scorer.cls->learner;
+    const ek_example *r = &t->record[b];
+    const int n_cuts = r->head->n_cuts, fixed = ek_scorer_is_static(&t->scorer.set);
+    const int at_once = fixed ? n_cuts : 1;
+
+    for (int c = 0; c < n_cuts; c += at_once) {
+        const int when = fixed ? -1 : c;
+        int32_t base, n;
+        ek_view view;
+
+        ek_trainer_slots(t, r, layer, h, when, &base, &n);
+        if (n == 0)
+            continue;
+        see(m, r, layer, h, when, base, n, &view);
+        learner->forward(&t->scorer, &view, h, m->act, m->all_r);
+        memset(m->all_dr, 0, (size_t)n * sizeof *m->all_dr);
+        for (int i = 0; i < at_once; i++)
+            run_cut(t, m, b, c + i, layer, h, base, sum, dparams);
+        if (dparams == NULL)
+            continue;
+        see(m, r, layer, h, when, base, n, &view); /* the cuts have narrowed it */
+        learner->backward(&t->scorer, &view, h, m->act, m->all_dr, dparams);
+    }
+}
+
 /* One head over `batch` records; with its gradient if dparams is not NULL. */
 static void run_head(ek_trainer *t, ek_thread_room *m, int batch, int layer, int h, float *dparams)
 {
-    const ek_learner *learner = t->scorer.cls->learner;
     const ek_loss *loss = &ek_losses[t->need.loss.kind];
-    const int heads = t->scorer.dims.n_heads;
-    const float share = 1 / (float)(t->scorer.dims.n_layers * heads);
-    ek_loss_sum *sum = &t->sum[layer * heads + h];
+    ek_loss_sum *sum = &t->sum[layer * t->scorer.dims.n_heads + h];
 
     *sum = (ek_loss_sum){0};
-    for (int b = 0; b < batch; b++) {
-        ek_loss_item x = item_of(t, m, b, layer, h);
-        loss->count(&t->need.loss, &x, sum);
-    }
-    for (int b = 0; b < batch; b++) {
-        const ek_loss_item x = item_of(t, m, b, layer, h);
-        ek_view view;
+    for (int b = 0; b < batch; b++)
+        for (int c = 0; c < t->record[b].head->n_cuts; c++) {
+            ek_loss_item x = item_of(t, m, b, c, layer, h, 0);
 
-        ek_example_layer(&t->record[b], layer, m->first, m->count, &view);
-        learner->forward(&t->scorer, &view, h, m->act, m->r);
-        learner->age(&t->scorer, &view, h, m->r, m->p);
-        loss->run(&t->need.loss, &x, sum);
-        if (dparams == NULL)
-            continue;
-        for (int e = 0; e < x.n; e++) {
-            m->dp[e] *= share;
-            m->dr[e] = m->dr[e] * share + m->dp[e];
+            if (x.n > 0)
+                loss->count(&t->need.loss, &x, sum);
         }
-        learner->age_back(&t->scorer, &view, h, m->dp, dparams);
-        learner->backward(&t->scorer, &view, h, m->act, m->dr, dparams);
-    }
+    for (int b = 0; b < batch; b++)
+        run_record(t, m, b, layer, h, sum, dparams);
+}
+
+ek_code ek_trainer_check(const ek_trainer *t, int64_t i, const ek_example_head *head, ek_err *err)
+{
+    const ek_trainer_need *n = &t->need;
+    const ek_scorer_set *set = &t->scorer.set;
+
+    if (head->sinks != n->sinks || head->recent != n->recent)
+        return EK_FAIL(err, EK_EASKED,
+                       "record %lld was made for %d sinks and %d recent tokens, not for %d and %d",
+                       (long long)i, head->sinks, head->recent, n->sinks, n->recent);
+    if (is_whole(t) && (!ek_example_over_time(head) || !head->whole))
+        return EK_FAIL(err, EK_EASKED,
+                       "loss.kind %s needs whole sequences: set data.cut to 0 (record %lld has %d "
+                       "cuts, %d entries of %d tokens)",
+                       ek_losses[n->loss.kind].name, (long long)i, head->n_cuts, head->n,
+                       head->n_seq);
+    if (remembers(t) && !head->whole)
+        return EK_FAIL(err, EK_EASKED,
+                       "scorer %s remembers what it has read and so needs every token: record "
+                       "%lld holds %d of %d; set data.entries to 0",
+                       t->scorer.cls->name, (long long)i, head->n, head->n_seq);
+    if (set->carried != 0 && set->carried != head->carried)
+        return EK_FAIL(err, EK_EASKED, "scorer.carried is %s, record %lld carries %s",
+                       ek_carried_names[set->carried], (long long)i,
+                       head->carried <= EK_CARRIED_FULL ? ek_carried_names[head->carried]
+                                                        : "something else");
+    return EK_OK;
 }
 
 static ek_code load_record(ek_trainer *t, int64_t i, int b, uint64_t stream, ek_err *err)
@@ -234,13 +378,9 @@ static ek_code load_record(ek_trainer *t, int64_t i, int b, uint64_t stream, ek_
     EK_TRY(n->records.get(n->records.ctx, i, &t->record[b], err));
     head = t->record[b].head;
     t->n_at[b] = 0;
+    EK_TRY(ek_trainer_check(t, i, head, err));
     if (!is_whole(t))
         return EK_OK;
-    if (!head->whole || head->n != head->n_seq - n->recent - n->sinks)
-        return EK_FAIL(err, EK_EASKED,
-                       "loss.kind %s needs whole sequences: set data.cut to 0 (record %lld has %d "
-                       "entries of %d tokens)",
-                       ek_losses[n->loss.kind].name, (long long)i, head->n, head->n_seq);
     t->n_at[b] =
         ek_loss_sample(t->at + (size_t)b * (size_t)n->loss.samples, (int)n->loss.samples,
                        head->n_seq, n->sinks, n->recent, n->keep, (uint64_t)n->seed, stream);
@@ -309,11 +449,11 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
     for (int64_t i = 0; i < n; i++) {
         ek_train_stats one;
 
-        if (load_record(t, t->need.records.n + i, 0, ek_rng_stream("valid", (uint64_t)i, 0), err) !=
-            EK_OK)
-            return err->code;
-        const ek_code code = run_batch(t, 1, NULL, &one, err);
+        ek_code code =
+            load_record(t, t->need.records.n + i, 0, ek_rng_stream("valid", (uint64_t)i, 0), err);
 
+        if (code == EK_OK)
+            code = run_batch(t, 1, NULL, &one, err);
         ek_example_close(&t->record[0]);
         EK_TRY(code);
         all.loss += one.loss / (double)n;

@@ -1,9 +1,10 @@
 /* train/trainer.h - parameters, moments, batches, step; no line about any particular scorer.
  *
- * A step takes `batch` records, runs every (layer, head) over them, and moves all parameters at
- * once.  Which records depends on (seed, step) alone; a head's gradient is one thread's work and
- * sums have a fixed order, so a step has the same bits on any number of threads, and a trainer that
- * was saved and loaded goes on as if it had never stopped. */
+ * A step takes `batch` records, runs every (layer, head) over all their cuts, and moves all
+ * parameters at once; every cut weighs the same.  Which records depends on (seed, step) alone; a
+ * head's gradient is one thread's work and sums have a fixed order, so a step has the same bits on
+ * any number of threads, and a trainer that was saved and loaded goes on as if it had never
+ * stopped. */
 #ifndef EK_TRAIN_TRAINER_H
 #define EK_TRAIN_TRAINER_H
 
@@ -53,16 +54,17 @@ typedef struct ek_trainer {
     int *n_at;            /* (batch) */
     ek_loss_sum *sum;     /* (n_layers, n_heads) */
     ek_thread_room *room; /* (threads) */
+    int64_t record_bytes; /* of the largest batch so far */
     int64_t *order;       /* (n records) of epoch `epoch` */
     int64_t epoch;
 } ek_trainer;
 
-/* EK_EASKED if loss and age do not go together. */
+/* EK_EASKED if loss, age, carried columns and delay do not go together. */
 ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *err);
 void ek_trainer_close(ek_trainer *t); /* NULL is fine */
 
-/* Set the constants of a fresh trainer from its records: standardisation of inputs, mass of heads.
- */
+/* Set the constants of a fresh trainer: standardisation of inputs, mass of heads; from the first 64
+ * records at most, so that records made on demand are not all made twice. */
 ek_code ek_trainer_fit(ek_trainer *t, ek_err *err);
 
 ek_code ek_trainer_step(ek_trainer *t, ek_train_stats *out, ek_err *err);
@@ -73,6 +75,20 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err);
  * run (its settings' hash); loading another's is EK_EASKED. */
 ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *identity, ek_err *err);
 ek_code ek_trainer_load(ek_trainer *t, const char *path, const char *identity, ek_err *err);
+
+typedef struct ek_trainer_memory { /* bytes a step needs, as of the largest so far */
+    int64_t params;                /* weights, gradient, moments */
+    int64_t activations;           /* of all threads */
+    int64_t records;               /* of a batch; those of a trace are its own memory */
+} ek_trainer_memory;
+ek_trainer_memory ek_trainer_bytes(const ek_trainer *t);
+
+/* EK_EASKED if record i does not hold what scorer and loss read. */
+ek_code ek_trainer_check(const ek_trainer *t, int64_t i, const ek_example_head *head, ek_err *err);
+
+/* Slots of a head that the network reads at cut c of a record, or for all its cuts at once (-1). */
+void ek_trainer_slots(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
+                      int32_t *first, int32_t *n);
 
 /* Which record is element b of step `step` (counted from 1). */
 int64_t ek_trainer_pick(ek_trainer *t, int64_t step, int b);
