@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/safetensors.h"
+#include "scorers/carried.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,37 @@ static ek_code read_dims(const reader *r, const ek_dims *want, ek_err *err)
     return EK_OK;
 }
 
+/* The index of a member among NULL-terminated names; a member that is missing is the first. */
+static ek_code read_choice(const reader *r, const char *key, const char *const *names, int *out,
+                           ek_err *err)
+{
+    const char *found = names[0];
+
+    if (ek_json_get(r->root, key) != NULL)
+        EK_TRY(read_string(r, key, &found, err));
+    for (int i = 0; names[i] != NULL; i++)
+        if (strcmp(found, names[i]) == 0) {
+            *out = i;
+            return EK_OK;
+        }
+    return EK_FAIL(err, EK_EINPUT, "%s: %s: found unknown '%.40s'", r->path, key, found);
+}
+
+/* What the scorer remembers beside the entry; files from before there was anything say nothing. */
+static ek_code read_memory(ek_scorer_set *set, const reader *r, ek_err *err)
+{
+    EK_TRY(read_choice(r, "carried", ek_carried_names, &set->carried, err));
+    if (ek_json_get(r->root, "delay") != NULL)
+        EK_TRY(read_int(r, r->root, "delay", 0, 1 << 20, &set->delay, err));
+    if (set->delay > set->recent)
+        return EK_FAIL(
+            err, EK_EASKED,
+            "%s: delay: found %lld, expected at most the recent window of %lld: an entry "
+            "must not be judged before it was read",
+            r->path, (long long)set->delay, (long long)set->recent);
+    return EK_OK;
+}
+
 static ek_code read_settings(ek_weights *w, const reader *r, const ek_weights_need *need,
                              ek_err *err)
 {
@@ -122,7 +154,7 @@ static ek_code read_settings(ek_weights *w, const reader *r, const ek_weights_ne
         return EK_FAIL(err, EK_EASKED,
                        "%s: trained for a recent window of %lld, found recent %lld in the method",
                        r->path, (long long)w->scorer.set.recent, (long long)need->recent);
-    return EK_OK;
+    return read_memory(&w->scorer.set, r, err);
 }
 
 static ek_code read_config(ek_weights *w, const char *path, const ek_weights_need *need,

@@ -3,8 +3,8 @@
  * config.json says what it is and what it was made for; model.safetensors holds its parameters, one
  * tensor (n_layers, n_heads, rows, cols) for each that the scorer describes.  Both are hostile
  * until checked.  Refused with one sentence: another base model or tokenizer (by hash), another
- * method, another recent window, parameters that do not fit, that are not finite, or that were
- * changed after config.json was written. */
+ * method, another recent window, a delay beyond that window, parameters that do not fit, that are
+ * not finite, or that were changed after config.json was written. */
 #ifndef EK_INFER_WEIGHTS_H
 #define EK_INFER_WEIGHTS_H
 
@@ -28,8 +28,9 @@ ek_code ek_weights_open(ek_weights **out, const char *dir, const ek_weights_need
                         ek_device *dev, ek_err *err);
 void ek_weights_close(ek_weights *w); /* NULL is fine */
 
-/* Hang the scorer into a method's measure, with the protection it was trained for; the method must
- * not outlive the weights. */
+/* Hang the scorer into a method's measure, whose signal becomes the class config.json names (mlp,
+ * linear, recurrent), with the protection it was trained for; the method must not outlive the
+ * weights. */
 void ek_weights_apply(const ek_weights *w, ek_method *method);
 
 const ek_scorer *ek_weights_scorer(const ek_weights *w);

@@ -5,6 +5,7 @@
 #include "infer/model.h"
 #include "infer/tokenizer.h"
 #include "infer/weights.h"
+#include "scorers/carried.h"
 #include "tests/tiny_model.h"
 #include "train/export.h"
 
@@ -55,7 +56,12 @@ static ek_scorer write_weights(const char *dir, ek_model *m, ek_tokenizer *tok, 
     ek_scorer s = {.cls = &ek_scorer_mlp,
                    .dev = dev,
                    .dims = *ek_model_dims(m),
-                   .set = {.hidden = 6, .age = EK_AGE_INPUT, .sinks = 2, .recent = 16}};
+                   .set = {.hidden = 6,
+                           .age = EK_AGE_INPUT,
+                           .sinks = 2,
+                           .recent = 16,
+                           .delay = 12,
+                           .carried = EK_CARRIED_FULL}};
     const size_t n = ek_params_size(&s);
     const ek_scorer_export x = {.scorer = &s,
                                 .method = "foresight",
@@ -97,6 +103,8 @@ static void test_round_trip(void **state)
     assert_string_equal(ek_weights_method(w), "foresight");
     assert_int_equal(found->set.hidden, 6);
     assert_int_equal(found->set.age, EK_AGE_INPUT);
+    assert_int_equal(found->set.delay, 12);
+    assert_int_equal(found->set.carried, EK_CARRIED_FULL);
     assert_int_equal(ek_params_size(found), ek_params_size(&s));
     assert_memory_equal(found->params, params, ek_params_size(&s) * sizeof *params);
     ek_weights_close(w);
@@ -178,6 +186,13 @@ static void test_damaged(void **state)
                                            {"\"age\": \"input\"", "\"age\": \"exp\""},
                                            {"\"age\": \"input\"", "\"age\": \"\""},
                                            {"\"recent\": 16", "\"recent\": 0"},
+                                           {"\"recent\": 16", "\"recent\": 11"},
+                                           {"\"delay\": 12", "\"delay\": 17"},
+                                           {"\"delay\": 12", "\"delay\": -1"},
+                                           {"\"delay\": 12", "\"delay\": \"12\""},
+                                           {"\"carried\": \"full\"", "\"carried\": \"ema\""},
+                                           {"\"carried\": \"full\"", "\"carried\": \"half\""},
+                                           {"\"carried\": \"full\"", "\"carried\": 2"},
                                            {"\"sinks\": 2", "\"sinks\": 2.5"},
                                            {"\"dims\": {", "\"dims\": [], \"old\": {"},
                                            {"\"n_layers\": 2", "\"n_layers\": null"},
