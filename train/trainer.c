@@ -158,13 +158,15 @@ ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *e
     t->record = calloc((size_t)need->batch, sizeof *t->record);
     t->at = calloc((size_t)need->batch * (size_t)need->loss.samples, sizeof *t->at);
     t->n_at = calloc((size_t)need->batch, sizeof *t->n_at);
+    t->stream = calloc((size_t)need->batch, sizeof *t->stream);
     t->sum =
         calloc((size_t)t->scorer.dims.n_layers * (size_t)t->scorer.dims.n_heads, sizeof *t->sum);
     t->room = calloc((size_t)t->scorer.dev->threads, sizeof *t->room);
     t->order = calloc((size_t)need->records.n, sizeof *t->order);
     t->epoch = -1;
     if (t->params == NULL || t->grad == NULL || t->record == NULL || t->at == NULL ||
-        t->n_at == NULL || t->sum == NULL || t->room == NULL || t->order == NULL)
+        t->n_at == NULL || t->stream == NULL || t->sum == NULL || t->room == NULL ||
+        t->order == NULL)
         EK_CHECK(EK_FAIL(err, EK_ENOMEM, "a trainer of %zu parameters", t->n));
     t->scorer.params = t->params;
     memset(t->params + t->n - extra, 0, extra * sizeof *t->params);
@@ -191,6 +193,7 @@ void ek_trainer_close(ek_trainer *t)
     free(t->record);
     free(t->at);
     free(t->n_at);
+    free(t->stream);
     free(t->sum);
     free(t->room);
     free(t->order);
@@ -219,11 +222,22 @@ int64_t ek_trainer_pick(ek_trainer *t, int64_t step, int b)
     return t->order[i % n];
 }
 
+/* The number of a head in a buffer like params that the loss learns; NULL if it learns none. */
+static float *threshold_of(const ek_trainer *t, float *params, int layer, int h)
+{
+    const size_t extra = extra_of(&t->need), heads = (size_t)t->scorer.dims.n_heads;
+
+    if (extra == 0 || params == NULL)
+        return NULL;
+    return params + t->n - extra + (size_t)layer * heads + (size_t)h;
+}
+
 /* What the loss sees of record b at cut c under one head; the network reads from slot `base` on. */
 static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c, int layer, int h,
                             int base)
 {
     const ek_example *r = &t->record[b];
+    const float *threshold = threshold_of(t, t->params, layer, h);
     int32_t first, n;
 
     ek_example_slots(r, layer, h, c, &first, &n);
@@ -240,6 +254,8 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c
                           .keep = t->need.keep,
                           .at = t->at + (size_t)b * (size_t)t->need.loss.samples,
                           .n_at = t->n_at[b],
+                          .seed = (uint64_t)t->need.seed,
+                          .stream = t->stream[b],
                           .log_gamma =
                               (double)t->scorer.cls->learner->log_gamma(&t->scorer, layer, h),
                           .rank = m->n_ranks > b ? &m->rank[b] : NULL,
@@ -247,7 +263,8 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c
                           .r = m->all_r + (first - base),
                           .p = m->p,
                           .dr = m->dr,
-                          .dp = m->dp};
+                          .dp = m->dp,
+                          .threshold = threshold != NULL ? *threshold : 0};
 }
 
 /* Slots first .. first + n - 1 of head h alone, at cut c or behind the sequence (-1). */
@@ -275,18 +292,22 @@ static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, i
                     ek_loss_sum *sum, float *dparams)
 {
     const ek_learner *learner = t->scorer.cls->learner;
-    const ek_loss_item x = item_of(t, m, b, c, layer, h, base);
     const float share = 1 / (float)(t->scorer.dims.n_layers * t->scorer.dims.n_heads);
+    float *d_threshold = threshold_of(t, dparams, layer, h), slope = 0;
+    ek_loss_item x = item_of(t, m, b, c, layer, h, base);
     const ptrdiff_t off = x.r - m->all_r;
     ek_view view;
 
     if (x.n == 0)
         return;
+    x.d_threshold = d_threshold != NULL ? &slope : NULL;
     see(m, &t->record[b], layer, h, c, base + (int)off, x.n, &view);
     learner->age(&t->scorer, &view, h, x.r, m->p);
     ek_losses[t->need.loss.kind].run(&t->need.loss, &x, sum);
     if (dparams == NULL)
         return;
+    if (d_threshold != NULL)
+        *d_threshold += share * slope;
     for (int e = 0; e < x.n; e++) {
         m->dp[e] *= share;
         m->all_dr[off + e] += m->dr[e] * share + m->dp[e];
@@ -377,6 +398,7 @@ static ek_code load_record(ek_trainer *t, int64_t i, int b, uint64_t stream, ek_
 
     EK_TRY(n->records.get(n->records.ctx, i, &t->record[b], err));
     head = t->record[b].head;
+    t->stream[b] = stream;
     t->n_at[b] = 0;
     EK_TRY(ek_trainer_check(t, i, head, err));
     if (!is_whole(t))

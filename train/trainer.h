@@ -52,6 +52,7 @@ typedef struct ek_trainer {
     ek_example *record;   /* (batch) of this step */
     int32_t *at;          /* (batch, samples) positions sampled in each */
     int *n_at;            /* (batch) */
+    uint64_t *stream;     /* (batch) of what is drawn for each in this step */
     ek_loss_sum *sum;     /* (n_layers, n_heads) */
     ek_thread_room *room; /* (threads) */
     int64_t record_bytes; /* of the largest batch so far */
