@@ -239,6 +239,10 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err
             row.base = t->cell[0];
         }
         EK_TRY(ek_store_cell(store, &row, &t->cell[c], err));
+        if (row.learned)
+            EK_TRY(ek_store_cell_weights(store, t->cell[c],
+                                         ek_weights_hash(ev->grid.weights[cell->method]),
+                                         ek_weights_trained(ev->grid.weights[cell->method]), err));
         EK_TRY(ek_store_cell_status(store, t->cell[c], "running", err));
     }
     return EK_OK;

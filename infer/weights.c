@@ -15,7 +15,7 @@ enum { MAX_CONFIG = 1 << 20, MAX_HIDDEN = 65536 };
 struct ek_weights {
     ek_scorer scorer;
     float *params;
-    char method[32], hash[33];
+    char method[32], hash[33], trained[33];
 };
 
 typedef struct reader { /* of config.json */
@@ -163,7 +163,7 @@ static ek_code read_config(ek_weights *w, const char *path, const ek_weights_nee
     ek_map map = {0};
     ek_json *root = NULL;
     reader r = {.path = path};
-    const char *hash;
+    const char *hash, *settings;
 
     EK_TRY(ek_map_open(&map, path, err));
     if (map.size > MAX_CONFIG)
@@ -178,6 +178,9 @@ static ek_code read_config(ek_weights *w, const char *path, const ek_weights_nee
     if (strlen(hash) != 32)
         EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: weights: expected 32 hex digits", path));
     memcpy(w->hash, hash, 33);
+    /* A training run is named by the hash of its resolved settings, which stand here whole. */
+    if ((settings = ek_json_string(ek_json_get(root, "settings"))) != NULL)
+        ek_hash128(w->trained, settings, strlen(settings));
     ek_json_close(root);
     ek_map_close(&map);
     return EK_OK;
@@ -280,4 +283,9 @@ const char *ek_weights_method(const ek_weights *w)
 const char *ek_weights_hash(const ek_weights *w)
 {
     return w->hash;
+}
+
+const char *ek_weights_trained(const ek_weights *w)
+{
+    return w->trained;
 }

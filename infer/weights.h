@@ -36,6 +36,8 @@ void ek_weights_apply(const ek_weights *w, ek_method *method);
 const ek_scorer *ek_weights_scorer(const ek_weights *w);
 const char *ek_weights_method(const ek_weights *w);
 const char *ek_weights_hash(const ek_weights *w); /* of the parameters' file, 32 hex digits */
+/* Id of the training run that made them, 32 hex digits; "" if config.json does not say. */
+const char *ek_weights_trained(const ek_weights *w);
 
 #ifdef __cplusplus
 }

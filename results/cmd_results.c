@@ -16,12 +16,12 @@
 #define EK_SHARE_DIR "."
 #endif
 
-enum { WORDS = 3 };
+enum { WORDS = 9, RUNS = WORDS - 1 };
 
 typedef struct options {
     const char *db, *out, *base, *against, *method, *metric[EK_EXPORT_METRICS], *seed;
     const char *word[WORDS]; /* after the subcommand */
-    int n_words, n_metrics, force, measured;
+    int n_words, n_metrics, force, measured, curves, ablation;
 } options;
 
 static const char help[] =
@@ -32,11 +32,19 @@ static const char help[] =
     "       evictkit results query SQL|FILE.sql [RUN]     (?1 in the SQL is the run)\n"
     "       evictkit results export csv|jsonl|md|kvpress|lm-eval [RUN] [-o FILE|FOLDER]\n"
     "                                [--metric NAME]...   (columns of md)\n"
-    "       evictkit results plot [RUN] [-o FILE.png] [--metric NAME]... [--measured]\n"
+    "       evictkit results export csv RUN... -o FILE.csv\n"
+    "       evictkit results plot [RUN]... [-o FILE.png] [--metric NAME]... [--measured]\n"
+    "       evictkit results plot --ablation [RUN]... | --curves [TRAINING RUN]...\n"
     "       evictkit results rebuild [RUN|all]            aggregates anew, from the samples\n"
     "\n"
     "RUN is `last` (what is meant if it is absent), an id or the beginning of one.\n"
     "--db FILE names the database (results/evictkit.db).\n"
+    "\n"
+    "plot draws quality against the kept fraction; --ablation trained variants side by side;\n"
+    "--curves loss, recall, boundary accuracy and gradient norm of training runs (the last, if "
+    "none\n"
+    "is named).  Runs whose caches evict at different times (decode: grow, hold) never share a\n"
+    "table or a figure.\n"
     "\n"
     "compare prints, per task and budget, every method with its paired difference to full cache\n"
     "(or --base) and its 95 % bootstrap interval; then each learned method (or --method) against\n"
@@ -96,6 +104,14 @@ static ek_code take_option(options *o, int argc, char **argv, int *i, ek_err *er
     }
     if (strcmp(argv[*i], "--measured") == 0) {
         o->measured = 1;
+        return EK_OK;
+    }
+    if (strcmp(argv[*i], "--curves") == 0) {
+        o->curves = 1;
+        return EK_OK;
+    }
+    if (strcmp(argv[*i], "--ablation") == 0) {
+        o->ablation = 1;
         return EK_OK;
     }
     return EK_FAIL(err, EK_EASKED, "results: unknown option %s; evictkit results --help lists them",
@@ -205,18 +221,38 @@ static ek_code cmd_query(ek_store *s, const options *o, ek_text *out, ek_err *er
     return code;
 }
 
+/* The runs named from word `from` on, or the last of the kind; at most RUNS.  No run twice. */
+static ek_code find_runs(ek_store *s, const options *o, int from, const char *kind,
+                         char run[RUNS][33], int *n, ek_err *err)
+{
+    *n = 0;
+    do {
+        EK_TRY(ek_report_run(s, from + *n < o->n_words ? o->word[from + *n] : NULL, kind, run[*n],
+                             err));
+        for (int i = 0; i < *n; i++)
+            if (strcmp(run[i], run[*n]) == 0)
+                return EK_FAIL(err, EK_EASKED, "results: run %.8s is named twice", run[i]);
+        ++*n;
+    } while (from + *n < o->n_words && *n < RUNS);
+    return EK_OK;
+}
+
 static ek_code cmd_export(ek_store *s, const options *o, ek_text *out, ek_err *err)
 {
-    char id[33];
-    ek_export how = {.form = o->word[0], .run = id, .path = o->out ? o->out : "results/export"};
+    char run[RUNS][33];
+    ek_export how = {.form = o->word[0], .run = run[0], .path = o->out ? o->out : "results/export"};
+    int n;
 
-    EK_TRY(at_most(o, 2, err));
     if (!how.form)
         return EK_FAIL(err, EK_EASKED,
                        "results export: which form: csv, jsonl, md, kvpress or lm-eval?");
+    EK_TRY(at_most(o, strcmp(how.form, "csv") == 0 ? WORDS : 2, err));
     for (int i = 0; i < o->n_metrics; i++)
         how.metric[how.n_metrics++] = o->metric[i];
-    EK_TRY(ek_report_run(s, o->word[1], "evaluate", id, err));
+    EK_TRY(find_runs(s, o, 1, "evaluate", run, &n, err));
+    EK_TRY(ek_report_one_decode(s, (const char(*)[33])run, n, err));
+    how.also = (const char(*)[33])(run + 1);
+    how.n_also = n - 1;
     EK_TRY(ek_report_export(s, &how, out, err));
     if (o->out && strcmp(how.form, "kvpress") != 0 && strcmp(how.form, "lm-eval") != 0) {
         EK_TRY(ek_file_write(o->out, out->data ? out->data : "", out->size, err));
@@ -299,20 +335,28 @@ static ek_code run_program(const char *const *argv, int *status, ek_err *err)
 static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err)
 {
     static const char *const python[] = {"python3", "/usr/bin/python3"};
-    char id[33], script[1100];
-    const char *argv[12 + 2 * EK_EXPORT_METRICS];
-    int n = 0, status = NO_PYTHON;
+    char run[RUNS][33], script[1100];
+    const char *argv[14 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
+    int n = 0, n_runs, status = NO_PYTHON;
 
     (void)out;
-    EK_TRY(at_most(o, 1, err));
-    EK_TRY(ek_report_run(s, o->word[0], "evaluate", id, err));
+    if (o->curves && o->ablation)
+        return EK_FAIL(err, EK_EASKED, "results plot: --curves and --ablation are two figures");
+    EK_TRY(at_most(o, RUNS, err));
+    EK_TRY(find_runs(s, o, 0, o->curves ? "train" : "evaluate", run, &n_runs, err));
+    if (!o->curves)
+        EK_TRY(ek_report_one_decode(s, (const char(*)[33])run, n_runs, err));
     EK_TRY(find_script(script, sizeof script, err));
     argv[n++] = NULL;
     argv[n++] = script;
     argv[n++] = "--db";
     argv[n++] = o->db;
-    argv[n++] = "--run";
-    argv[n++] = id;
+    for (int i = 0; i < n_runs; i++) {
+        argv[n++] = "--run";
+        argv[n++] = run[i];
+    }
+    argv[n++] = "--kind";
+    argv[n++] = o->curves ? "curves" : o->ablation ? "ablation" : "quality";
     argv[n++] = "--out";
     argv[n++] = o->out ? o->out : "results/plot.png";
     for (int i = 0; i < o->n_metrics; i++) {

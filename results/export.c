@@ -87,14 +87,21 @@ static ek_code take_csv(void *ctx, int n, const char *const *name, const ek_sql 
     return EK_OK;
 }
 
-static ek_code export_csv(ek_store *store, const char *run, ek_text *out, ek_err *err)
+static ek_code export_csv(ek_store *store, const ek_export *how, ek_text *out, ek_err *err)
 {
     static const char sql[] = "SELECT * FROM v_score WHERE run = ?1 ORDER BY cell, name";
-    const ek_sql p = ek_sql_text(run);
     csv c = {.out = out};
 
-    EK_TRY(ek_store_sql(store, sql, &p, 1, take_csv, &c, err));
-    return c.rows > 0 ? EK_OK : no_aggregates(run, err);
+    for (int i = -1; i < how->n_also; i++) {
+        const char *run = i < 0 ? how->run : how->also[i];
+        const ek_sql p = ek_sql_text(run);
+        const int before = c.rows;
+
+        EK_TRY(ek_store_sql(store, sql, &p, 1, take_csv, &c, err));
+        if (c.rows == before)
+            return no_aggregates(run, err);
+    }
+    return EK_OK;
 }
 
 /* ---- jsonl ---- */
@@ -168,7 +175,7 @@ static ek_code export_jsonl(ek_store *store, const char *run, ek_text *out, ek_e
 /* ---- markdown ---- */
 
 typedef struct score {
-    char suite[80], task[80], name[80], method[80], budget[64], mark[8];
+    char suite[80], task[80], variant[40], name[80], method[80], budget[64], mark[8];
     int64_t length;
     double value, se, keep, order; /* order: of the budget, full first */
 } score;
@@ -212,6 +219,7 @@ static ek_code take_score(void *ctx, int n, const char *const *name, const ek_sq
     copy(r->method, sizeof r->method, &v[4]);
     r->value = real_of(&v[8]);
     r->se = sqrt(real_of(&v[9])) / v[12].r;
+    copy(r->variant, sizeof r->variant, &v[13]);
     copy(r->mark, sizeof r->mark, &v[10]);
     r->keep = real_of(&v[11]);
     if (v[5].kind != EK_SQL_NULL)
@@ -252,7 +260,8 @@ static int is_column(const scores *s, const score *r)
 static int same_column(const score *a, const score *b)
 {
     return strcmp(a->suite, b->suite) == 0 && strcmp(a->task, b->task) == 0 &&
-           a->length == b->length && strcmp(a->name, b->name) == 0;
+           strcmp(a->variant, b->variant) == 0 && a->length == b->length &&
+           strcmp(a->name, b->name) == 0;
 }
 
 static int same_line(const score *a, const score *b)
@@ -349,6 +358,8 @@ static ek_code markdown(const scores *s, ek_text *out, ek_err *err)
                     strcmp(x->suite, x->task) ? "/" : "", x->task);
         if (x->length)
             ek_text_add(out, " %lld", (long long)x->length);
+        if (*x->variant)
+            ek_text_add(out, " (%s)", x->variant);
         ek_text_add(out, ": %s", x->name);
     }
     ek_text_add(out, "%s |\n|---|---|---:", percent && n_columns > 1 ? " | average" : "");
@@ -389,7 +400,7 @@ static ek_code export_md(ek_store *store, const ek_export *how, ek_text *out, ek
     static const char sql[] =
         "SELECT suite, task, length, name, method, keep, entries, bytes, avg(value),"
         " sum(stderr * stderr), CASE WHEN count(*) = 1 THEN max(mark) END,"
-        " avg(keep_measured), count(*) FROM v_score WHERE run = ?1"
+        " avg(keep_measured), count(*), variant FROM v_score WHERE run = ?1"
         " GROUP BY suite, task, variant, length, query_aware, policy, name ORDER BY min(cell), "
         "name";
     static const char note[] =
@@ -424,7 +435,7 @@ ek_code ek_report_export(ek_store *store, const ek_export *how, ek_text *out, ek
     ek_code code;
 
     if (strcmp(how->form, "csv") == 0)
-        code = export_csv(store, how->run, out, err);
+        code = export_csv(store, how, out, err);
     else if (strcmp(how->form, "jsonl") == 0)
         code = export_jsonl(store, how->run, out, err);
     else if (strcmp(how->form, "md") == 0)

@@ -281,6 +281,16 @@ ek_code ek_store_cell(ek_store *s, const ek_cell_row *row, int64_t *id, ek_err *
     return EK_OK;
 }
 
+ek_code ek_store_cell_weights(ek_store *s, int64_t cell, const char *hash, const char *trained,
+                              ek_err *err)
+{
+    static const char insert[] =
+        "INSERT OR REPLACE INTO cell_weights(cell, hash, trained) VALUES (?,?,?)";
+    const ek_sql p[] = {ek_sql_int(cell), ek_sql_text(hash), ek_sql_text(trained)};
+
+    return SQL(s, insert, p, NULL, NULL, err);
+}
+
 ek_code ek_store_cell_status(ek_store *s, int64_t cell, const char *status, ek_err *err)
 {
     const ek_sql p[] = {ek_sql_text(status), ek_sql_int(cell)};

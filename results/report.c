@@ -82,6 +82,41 @@ static ek_code take_run(void *ctx, int n, const char *const *name, const ek_sql 
     return EK_OK;
 }
 
+typedef struct decodes {
+    char first[40], other[40];
+} decodes;
+
+static ek_code take_decode(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
+{
+    decodes *d = ctx;
+    const char *text = v[0].text ? v[0].text : "";
+
+    (void)n, (void)name, (void)err;
+    if (!*d->first)
+        snprintf(d->first, sizeof d->first, "%s", text);
+    else if (strcmp(d->first, text) != 0)
+        snprintf(d->other, sizeof d->other, "%s", text);
+    return EK_OK;
+}
+
+ek_code ek_report_one_decode(ek_store *store, const char (*run)[33], int n, ek_err *err)
+{
+    static const char sql[] = "SELECT DISTINCT variant FROM cell WHERE run = ?1 AND variant <> ''";
+    decodes d = {{0}, {0}};
+
+    for (int i = 0; i < n; i++) {
+        const ek_sql p = ek_sql_text(run[i]);
+
+        EK_TRY(ek_store_sql(store, sql, &p, 1, take_decode, &d, err));
+    }
+    if (*d.other)
+        return EK_FAIL(err, EK_EASKED,
+                       "these runs differ in when they evict (decode: %s and %s), which are two "
+                       "questions: make a table or figure of each",
+                       d.first, d.other);
+    return EK_OK;
+}
+
 ek_code ek_report_list(ek_store *store, ek_text *out, ek_err *err)
 {
     static const char sql[] =

@@ -15,6 +15,9 @@ extern "C" {
 ek_code ek_report_run(ek_store *store, const char *word, const char *kind, char id[33],
                       ek_err *err);
 
+/* Runs whose caches differ in when they evict answer different questions: EK_EASKED. */
+ek_code ek_report_one_decode(ek_store *store, const char (*run)[33], int n, ek_err *err);
+
 ek_code ek_report_list(ek_store *store, ek_text *out, ek_err *err);
 ek_code ek_report_show(ek_store *store, const char *run, ek_text *out, ek_err *err);
 ek_code ek_report_query(ek_store *store, const char *sql, const char *run, ek_text *out,
@@ -34,12 +37,14 @@ ek_code ek_report_compare(ek_store *store, const ek_compare *how, ek_text *out, 
 
 enum { EK_EXPORT_METRICS = 16 };
 
-/* csv: a row per line of v_score.  jsonl: an object per sample.  md: method x budget by task; the
- * metrics named, or each task's first.  These three are appended to out.
- * kvpress: a folder per method and budget under path; lm-eval: a results file and samples files per
- * method and budget under path; out gets the names. */
+/* csv: a row per line of v_score, of one or several runs of one kind of decode.  jsonl: an object
+ * per sample.  md: method x budget by task; the metrics named, or each task's first.  These three
+ * are appended to out. kvpress: a folder per method and budget under path; lm-eval: a results file
+ * and samples files per method and budget under path; out gets the names. */
 typedef struct ek_export {
     const char *form, *run, *path;
+    const char (*also)[33]; /* (n_also) csv: further runs */
+    int n_also;
     const char *metric[EK_EXPORT_METRICS];
     int n_metrics;
 } ek_export;

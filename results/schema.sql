@@ -48,6 +48,12 @@ CREATE TABLE cell(                   -- one (task, length, method, budget, seed)
 CREATE INDEX cell_task ON cell(suite, task, length, method);
 CREATE INDEX cell_base ON cell(base);
 
+CREATE TABLE cell_weights(           -- what a learned cell scored with: joins end metrics to the training that made it
+  cell INTEGER PRIMARY KEY REFERENCES cell(id) ON DELETE CASCADE,
+  hash TEXT NOT NULL,                            -- of the parameters' file, xxh3-128
+  trained TEXT NOT NULL                          -- id of the training run, in this database or another; '' = unknown
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE sample(
   id INTEGER PRIMARY KEY,
   cell INTEGER NOT NULL REFERENCES cell(id) ON DELETE CASCADE,

@@ -94,6 +94,10 @@ static inline ek_cell_row ek_cell_none(void) /* nothing asked yet */
 
 /* Insert (status pending) or find; an existing cell keeps its status. */
 ek_code ek_store_cell(ek_store *store, const ek_cell_row *row, int64_t *id, ek_err *err);
+/* A learned cell's weights: hash of the parameters' file, and the id of the training run that made
+ * them ("" if unknown).  Again: replaced. */
+ek_code ek_store_cell_weights(ek_store *store, int64_t cell, const char *hash, const char *trained,
+                              ek_err *err);
 /* status: "pending", "running", "done", "failed". */
 ek_code ek_store_cell_status(ek_store *store, int64_t cell, const char *status, ek_err *err);
 

@@ -49,6 +49,8 @@ static double kld_of(const method *m, int doc)
     return m->kld * (1 + 0.02 * ((doc * 7) % 5));
 }
 
+static const char *decode = "grow"; /* of the runs that are added now */
+
 static ek_code add_cell(ek_store *s, const char *run, const char *suite, const method *m,
                         int64_t base, int query_aware, int64_t *id)
 {
@@ -57,6 +59,7 @@ static ek_code add_cell(ek_store *s, const char *run, const char *suite, const m
     c.run = run;
     c.suite = suite;
     c.task = "text, \"quoted\"";
+    c.variant = decode;
     c.length = 1024;
     c.method = m->name;
     c.policy = m->policy;
@@ -294,6 +297,42 @@ static void unlike_runs_are_refused(void **state)
     }
 }
 
+/* Cut once and held at a budget are never set side by side: not by force, not in one file. */
+static void two_regimes_never_mix(void **state)
+{
+    static const char both[2][33] = {A, B};
+    ek_compare how = how_of(A);
+    ek_export table = {.form = "csv", .run = A, .also = both + 1, .n_also = 1};
+    ek_text out = {0};
+    int lines = 0;
+
+    decode = "hold";
+    add_run(*state, B, "scalar bf16", "p", 0.05, 0);
+    decode = "grow";
+    how.run2 = B;
+    for (how.force = 0; how.force < 2; how.force++) {
+        assert_int_equal(ek_report_compare(*state, &how, &out, &err), EK_EASKED);
+        assert_non_null(strstr(err.msg, "decode: grow and hold"));
+        ek_text_clear(&out);
+    }
+    assert_int_equal(ek_report_one_decode(*state, both, 2, &err), EK_EASKED);
+    OK(ek_report_one_decode(*state, both, 1, &err));
+    OK(ek_store_run_delete(*state, B, &err));
+    add_run(*state, B, "scalar bf16", "p", 0.05, 0); /* of one regime they may: negative control */
+    OK(ek_report_one_decode(*state, both, 2, &err));
+    OK(ek_report_export(*state, &table, &out, &err));
+    for (const char *c = out.data; (c = strstr(c, "\n")) != NULL; c++)
+        lines++;
+    assert_null(strstr(out.data + 10, "\nrun,")); /* one head */
+    table.n_also = 0;
+    ek_text_clear(&out);
+    OK(ek_report_export(*state, &table, &out, &err));
+    for (const char *c = out.data; (c = strstr(c, "\n")) != NULL; c++)
+        lines -= 2;
+    assert_int_equal(lines, -1);
+    ek_text_clear(&out);
+}
+
 static void runs_are_found(void **state)
 {
     char id[33];
@@ -501,6 +540,7 @@ int main(void)
         TEST(compare_takes_other_opponents),
         TEST(runs_are_compared_pair_by_pair),
         TEST(unlike_runs_are_refused),
+        TEST(two_regimes_never_mix),
         TEST(runs_are_found),
         TEST(exports_are_complete),
         TEST(folders_are_written),

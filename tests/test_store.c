@@ -381,6 +381,24 @@ static void training_steps_are_batched_and_replaced(void **state)
     ek_store_close(s);
 }
 
+static void weights_of_a_cell_are_named(void **state)
+{
+    int64_t cell[2];
+    ek_run_found found;
+    ek_store *s = open_run(ID, cell, 2, &found);
+    ek_err err = {0};
+
+    (void)state;
+    OK(ek_store_cell_weights(s, cell[1], "aa", "", &err));
+    OK(ek_store_cell_weights(s, cell[1], "bb", ID, &err)); /* again: replaced */
+    assert_float_equal(number(s, "SELECT count(*) FROM cell_weights WHERE hash = 'bb'"), 1, 0);
+    assert_float_equal(number(s, "SELECT count(*) FROM cell_weights"), 1, 0);
+    assert_int_not_equal(ek_store_cell_weights(s, 12345, "aa", "", &err), EK_OK);
+    OK(ek_store_run_delete(s, ID, &err));
+    assert_float_equal(number(s, "SELECT count(*) FROM cell_weights"), 0, 0);
+    ek_store_close(s);
+}
+
 static void a_query_only_reads(void **state)
 {
     static const char *const refused[] = {
@@ -700,7 +718,8 @@ static void an_older_file_is_lifted(void **state)
         command, sizeof command,
         "cd %s && cp deeper/x.db old.db && cp deeper/x.db other.db && python3 -c \"import sqlite3\n"
         "for name in ('old.db', 'other.db'):\n"
-        " d = sqlite3.connect(name); d.execute('DROP TABLE train_value')\n"
+        " d = sqlite3.connect(name); d.execute('DROP TABLE train_value'); d.execute('DROP TABLE "
+        "cell_weights')\n"
         " d.execute('DROP VIEW v_kept'); d.execute('CREATE VIEW v_kept AS SELECT 1 AS run')\n"
         " d.execute('PRAGMA user_version = 1')\n"
         " if name == 'other.db': d.execute('ALTER TABLE artifact ADD COLUMN x INTEGER')\n"
@@ -792,6 +811,7 @@ int main(void)
         TEST(a_failing_sample_leaves_nothing),
         TEST(a_killed_writer_leaves_whole_samples),
         TEST(training_steps_are_batched_and_replaced),
+        TEST(weights_of_a_cell_are_named),
         TEST(a_query_only_reads),
         TEST(the_view_has_its_columns),
         TEST(aggregates_are_right_and_repeatable),

@@ -101,6 +101,9 @@ static void test_round_trip(void **state)
     must(ek_weights_open(&w, dir, &need, dev, &err), &err);
     const ek_scorer *found = ek_weights_scorer(w);
     assert_string_equal(ek_weights_method(w), "foresight");
+    char trained[33]; /* the run is named by its settings' hash */
+    ek_hash128(trained, "seed: 1\n", strlen("seed: 1\n"));
+    assert_string_equal(ek_weights_trained(w), trained);
     assert_int_equal(found->set.hidden, 6);
     assert_int_equal(found->set.age, EK_AGE_INPUT);
     assert_int_equal(found->set.delay, 12);
