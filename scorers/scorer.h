@@ -129,9 +129,14 @@ size_t ek_params_at(const ek_scorer *s, int tensor, int layer, int h);
 
 /* Signals and learned scorers. */
 extern const ek_scorer_class ek_scorer_full, ek_scorer_recency, ek_scorer_random, ek_scorer_knorm,
-    ek_scorer_keydiff, ek_scorer_attention, ek_scorer_oracle, ek_scorer_mlp;
+    ek_scorer_keydiff, ek_scorer_attention, ek_scorer_oracle, ek_scorer_mlp,
+    ek_scorer_linear, ek_scorer_recurrent;
 /* The learned ones, NULL-terminated: gradient checks, training and weights go over this table. */
 extern const ek_scorer_class *const ek_learned[];
 const ek_scorer_class *ek_learned_find(const char *name); /* NULL if unknown */
+/* EK_EASKED with a sentence if a learned scorer's settings do not go together, or not with its
+ * dimensions.  Asked once, where the settings come from; its functions then take them as they are.
+ */
+ek_code ek_scorer_check(const ek_scorer *s, ek_err *err);
 
 #endif

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 typedef struct ek_train_scorer {
-    int kind;  /* of the learned scorers: 0 mlp */
+    int kind;  /* of ek_learned: 0 mlp, 1 linear, 2 recurrent */
     int age;   /* ek_age */
     int input; /* 0 raw, 1 rms */
     int64_t hidden;

@@ -3,7 +3,7 @@
 #include "train/session.h"
 #include "train/trace.h"
 
-static const char *const kinds[] = {"mlp", NULL};
+static const char *const kinds[] = {"mlp", "linear", "recurrent", NULL}; /* ek_learned */
 static const char *const ages[] = {"none", "exp", "power", "input", NULL};
 static const char *const inputs[] = {"raw", "rms", NULL};
 static const char *const carried[] = {"none", "ema", "full", NULL};
