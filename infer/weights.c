@@ -102,12 +102,6 @@ static ek_code read_memory(ek_scorer_set *set, const reader *r, ek_err *err)
     EK_TRY(read_choice(r, "carried", ek_carried_names, &set->carried, err));
     if (ek_json_get(r->root, "delay") != NULL)
         EK_TRY(read_int(r, r->root, "delay", 0, 1 << 20, &set->delay, err));
-    if (set->delay > set->recent)
-        return EK_FAIL(
-            err, EK_EASKED,
-            "%s: delay: found %lld, expected at most the recent window of %lld: an entry "
-            "must not be judged before it was read",
-            r->path, (long long)set->delay, (long long)set->recent);
     return EK_OK;
 }
 
@@ -157,6 +151,12 @@ static ek_code read_settings(ek_weights *w, const reader *r, const ek_weights_ne
     return read_memory(&w->scorer.set, r, err);
 }
 
+/* Do the settings go together? */
+static ek_code check_settings(const ek_weights *w, const reader *r, ek_err *err)
+{
+    return ek_scorer_check(&w->scorer, err) == EK_OK ? EK_OK : ek_err_in(err, "%s", r->path);
+}
+
 static ek_code read_config(ek_weights *w, const char *path, const ek_weights_need *need,
                            ek_err *err)
 {
@@ -174,6 +174,7 @@ static ek_code read_config(ek_weights *w, const char *path, const ek_weights_nee
     if (ek_json_kind_of(root) != EK_JSON_OBJECT)
         EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: expected a JSON object", path));
     EK_CHECK(read_settings(w, &r, need, err));
+    EK_CHECK(check_settings(w, &r, err));
     EK_CHECK(read_string(&r, "weights", &hash, err));
     if (strlen(hash) != 32)
         EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: weights: expected 32 hex digits", path));

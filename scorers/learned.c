@@ -54,17 +54,17 @@ ek_code ek_scorer_check(const ek_scorer *s, ek_err *err)
 
     if (set->delay < 0 || set->delay > set->recent)
         return EK_FAIL(err, EK_EASKED,
-                       "scorer %s: delay: found %lld, expected 0 .. %lld, the recent window",
-                       s->cls->name, (long long)set->delay, (long long)set->recent);
+                       "%s: delay: found %lld, expected 0 .. %lld, the recent window", s->cls->name,
+                       (long long)set->delay, (long long)set->recent);
     if (s->cls->learner->advance == NULL)
         return EK_OK;
     if (s->dims.head_dim < 2 || s->dims.head_dim % 2 != 0)
         return EK_FAIL(err, EK_EASKED,
-                       "scorer %s: the model's keys have %d numbers, expected an even number",
+                       "%s: the model's keys have %d numbers, expected an even number",
                        s->cls->name, s->dims.head_dim);
     if (!ek_scorer_is_static(set))
         return EK_FAIL(err, EK_EASKED,
-                       "scorer %s: a memory reads an entry once, so its inputs must not change "
+                       "%s: a memory reads an entry once, so its inputs must not change "
                        "with time: found age %s, carried %s, expected age none, exp or power, and "
                        "carried none",
                        s->cls->name, ek_age_names[set->age], ek_carried_names[set->carried]);

@@ -106,6 +106,24 @@ static ek_code check_set(const ek_train_set *set, ek_err *err)
     return EK_OK;
 }
 
+static ek_scorer scorer_of(const session *s)
+{
+    const ek_train_set *set = s->set;
+    const ek_scorer_class *cls = ek_learned[set->scorer.kind];
+    const int64_t delay = set->scorer.delay < 0 ? set->recent : set->scorer.delay;
+
+    return (ek_scorer){.cls = cls,
+                       .dev = s->dev,
+                       .dims = *ek_model_dims(s->model),
+                       .set = {.hidden = set->scorer.hidden,
+                               .age = set->scorer.age,
+                               .rms = set->scorer.input == 1,
+                               .sinks = set->sinks,
+                               .recent = set->recent,
+                               .delay = cls->learner->advance != NULL ? delay : 0,
+                               .carried = set->scorer.carried}};
+}
+
 static ek_code open_session(session *s, ek_err *err)
 {
     const ek_train_set *set = s->set;
@@ -131,6 +149,9 @@ static ek_code open_session(session *s, ek_err *err)
         return EK_FAIL(err, EK_ENOMEM, "a training run");
     ek_hash128(s->id, s->text, strlen(s->text));
     EK_TRY(ek_model_open(&s->model, set->model, s->dev, EK_BF16, err));
+    const ek_scorer scorer = scorer_of(s);
+    if (ek_scorer_check(&scorer, err) != EK_OK)
+        return ek_err_in(err, "scorer");
     EK_TRY(ek_tokenizer_open(&s->tok, ek_model_gguf(s->model), err));
     EK_TRY(ek_data_open(&s->data, &set->data, set->seed, ek_model_gguf(s->model), s->tok, err));
     s->n_train = set->data.sequences;
@@ -142,22 +163,6 @@ static ek_code open_session(session *s, ek_err *err)
     need.data = s->data;
     ek_collect_target_hash(&need, s->target_hash);
     return ek_collect_open(&s->collect, &need, err);
-}
-
-static ek_scorer scorer_of(const session *s)
-{
-    const ek_train_set *set = s->set;
-
-    return (ek_scorer){.cls = ek_learned[set->scorer.kind],
-                       .dev = s->dev,
-                       .dims = *ek_model_dims(s->model),
-                       .set = {.hidden = set->scorer.hidden,
-                               .age = set->scorer.age,
-                               .rms = set->scorer.input == 1,
-                               .sinks = set->sinks,
-                               .recent = set->recent,
-                               .delay = set->scorer.delay,
-                               .carried = set->scorer.carried}};
 }
 
 static void say_plan(const session *s)

@@ -16,7 +16,7 @@ typedef struct ek_train_scorer {
     int age;   /* ek_age */
     int input; /* 0 raw, 1 rms */
     int64_t hidden;
-    int64_t delay; /* of a recurrent scorer */
+    int64_t delay; /* of a recurrent scorer; -1: recent */
     int carried;   /* ek_carried */
 } ek_train_scorer;
 

@@ -15,7 +15,8 @@ static const ek_field scorer_fields[] = {
     EK_INT(ek_train_scorer, hidden, 0, 65536, "width; 0: the recurrent scorer's size"),
     EK_ENUM(ek_train_scorer, age, ages, "how scores fade with age"),
     EK_ENUM(ek_train_scorer, input, inputs, "keys and values as they are, or divided by their rms"),
-    EK_INT(ek_train_scorer, delay, 0, 65536, "tokens a memory reads on before it scores one"),
+    EK_INT(ek_train_scorer, delay, -1, 65536,
+           "tokens a memory reads on before it scores one; -1: recent"),
     EK_ENUM(ek_train_scorer, carried, carried, "columns of past attention among the inputs"),
     EK_FIELD_END};
 
@@ -47,7 +48,7 @@ void ek_train_set_defaults(ek_train_set *s)
                         .sinks = 4,
                         .recent = 64,
                         .keep = 256,
-                        .scorer = {.age = EK_AGE_INPUT},
+                        .scorer = {.age = EK_AGE_INPUT, .delay = -1},
                         .target = ek_target_defaults,
                         .loss = ek_loss_defaults,
                         .data = ek_data_defaults,
