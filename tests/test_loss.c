@@ -80,7 +80,6 @@ static void test_pair(void **state)
     (void)state;
     open_example(&e);
     near(run(&e, EK_LOSS_PAIR, &set, &sum), 0.445411, 2e-6);
-    near(sum.right / sum.decided, 1.0 / 3, 1e-12);
     near(sum.n_yes, 1, 0);
     for (int i = 0; i < 3; i++) { /* the terms one by one, under the weights of all three */
         ek_loss_sum one = {.weight = 3, .n_yes = 1};
@@ -141,7 +140,6 @@ static void test_bce(void **state)
     e.x.n_at = 1;
     near(run(&e, EK_LOSS_BCE, &set, &sum), 0.650831, 2e-6);
     near(sum.weight, 5, 0);
-    near(sum.right / sum.decided, 3.0 / 5, 1e-12); /* 0 and -.2 and .5 are on their side of 0 */
     /* Under a threshold, by its definition, and the slope along it. */
     e.x.threshold = 0.3f;
     e.x.d_threshold = &d;

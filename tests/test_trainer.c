@@ -119,8 +119,9 @@ static void test_learns(void **state)
         assert_int_equal(ek_trainer_valid(t, &before, &err), EK_OK);
         steps(t, 60);
         assert_int_equal(ek_trainer_valid(t, &after, &err), EK_OK);
-        print_message("%-9s held out %.4f -> %.4f, right %.3f -> %.3f\n", ek_losses[loss].name,
-                      before.loss, after.loss, before.acc, after.acc);
+        print_message("%-9s held out %.4f -> %.4f, right %.3f -> %.3f, recall %.3f -> %.3f\n",
+                      ek_losses[loss].name, before.loss, after.loss, before.acc, after.acc,
+                      before.recall, after.recall);
         assert_true(after.loss < before.loss);
         /* regress spends its steps on the level of the logarithms first. */
         assert_true(loss == EK_LOSS_REGRESS || after.acc > before.acc + 0.1);

@@ -96,7 +96,8 @@ ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train
                              .grad_norm = split == NULL ? x->norm : NAN,
                              .acc = x->acc,
                              .tokens = x->tokens,
-                             .ns = (int64_t)(seconds * 1e9)};
+                             .ns = (int64_t)(seconds * 1e9),
+                             .value = {{"recall", x->recall}, {"chance", x->chance}}};
 
     return log->store != NULL ? ek_store_step(log->store, &row, err) : EK_OK;
 }

@@ -148,8 +148,6 @@ static void run_pairs(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum
         sum->loss += loss;
         back[a] += (ek_real)(slope * d.y / sum->weight);
         back[b] -= (ek_real)(slope * d.y / sum->weight);
-        sum->right += diff > 0;
-        sum->decided += 1;
     }
 }
 
@@ -162,7 +160,6 @@ static void run_survival(const ek_loss_set *set, const ek_loss_item *x, ek_loss_
         const ek_decision d = ek_rank_decide(x->rank, at);
         const int leaver = d.leaver - x->sinks, newborn = d.newborn - x->sinks;
         double most = -INFINITY, total = 0;
-        int least = newborn;
 
         for (int e = 0; e <= newborn; e++) {
             if (e != newborn && x->rank->rank[x->sinks + e] > x->rank->tau[at - 1])
@@ -171,14 +168,11 @@ static void run_survival(const ek_loss_set *set, const ek_loss_item *x, ek_loss_
             if (z > most) {
                 total = total * exp(most - z) + 1;
                 most = z;
-                least = e;
             } else {
                 total += exp(z - most);
             }
         }
         sum->loss += (double)x->p[leaver] / set->tau + most + log(total);
-        sum->right += least == leaver;
-        sum->decided += 1;
         for (int e = 0; e <= newborn; e++) {
             if (e != newborn && x->rank->rank[x->sinks + e] > x->rank->tau[at - 1])
                 continue;
@@ -187,54 +181,6 @@ static void run_survival(const ek_loss_set *set, const ek_loss_item *x, ek_loss_
         }
         x->dp[leaver] += (ek_real)(1 / set->tau / sum->weight);
     }
-}
-
-/* The k-th largest of v (n), by repeated halving of the value range over the bits. */
-static float kth_largest(float *v, int n, int k)
-{
-    int lo = 0, hi = n - 1;
-
-    while (lo < hi) {
-        const float pivot = v[lo + (hi - lo) / 2];
-        int i = lo, j = hi;
-
-        while (i <= j) {
-            while (v[i] > pivot)
-                i++;
-            while (v[j] < pivot)
-                j--;
-            if (i <= j) {
-                const float t = v[i];
-                v[i++] = v[j];
-                v[j--] = t;
-            }
-        }
-        if (k - 1 <= j)
-            hi = j;
-        else if (k - 1 >= i)
-            lo = i;
-        else
-            break;
-    }
-    return v[k - 1];
-}
-
-/* Share of the target's best quarter that is in the scorer's best quarter. */
-static void overlap(const ek_loss_item *x, ek_loss_sum *sum)
-{
-    const int k = x->n / 4 > 0 ? x->n / 4 : 1;
-
-    for (int e = 0; e < x->n; e++)
-        x->scratch[e] = x->mass[e];
-    const float mass = kth_largest(x->scratch, x->n, k);
-    for (int e = 0; e < x->n; e++)
-        x->scratch[e] = (float)x->p[e];
-    const float says = kth_largest(x->scratch, x->n, k);
-    int both = 0;
-    for (int e = 0; e < x->n; e++)
-        both += x->mass[e] >= mass && (float)x->p[e] >= says;
-    sum->right += both < k ? both : k;
-    sum->decided += k;
 }
 
 static int regressed(const ek_loss_item *x, int e)
@@ -268,7 +214,6 @@ static void run_regress(const ek_loss_set *set, const ek_loss_item *x, ek_loss_s
             x->dr[e] -= (ek_real)(2 * set->smooth * step / sum->weight);
         }
     }
-    overlap(x, sum);
 }
 
 static double log_weight(const ek_loss_item *x, int e)
@@ -309,7 +254,6 @@ static void run_listwise(const ek_loss_set *set, const ek_loss_item *x, ek_loss_
         x->dp[e] = (ek_real)((exp(log_q + w) - share) / sum->weight);
     }
     sum->loss += loss;
-    overlap(x, sum);
 }
 
 /* ---- bce ---- */
@@ -363,8 +307,6 @@ static void run_bce(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *
             x->dr[e] += (ek_real)((1 - share) * slope);
             x->dp[e] += (ek_real)(share * slope);
             d_threshold -= slope;
-            sum->right += (z > 0) == stays;
-            sum->decided += 1;
         }
     }
     if (x->d_threshold != NULL)

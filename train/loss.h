@@ -65,7 +65,6 @@ typedef struct ek_loss_sum { /* of one head over the records of a step */
     double weight;           /* samples or records counted: the loss is the mean over them */
     double n_yes;            /* counted: newborns that stay */
     double loss;             /* added up by run, not yet divided by weight */
-    double right, decided;   /* top-k overlap (listwise, regress), boundary accuracy (the others) */
 } ek_loss_sum;
 
 typedef struct ek_loss {

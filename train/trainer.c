@@ -17,6 +17,7 @@ struct ek_thread_room { /* one thread's; grows to the largest record seen */
     float *act, *all_r, *all_dr;  /* of what the network reads: (scratch), (n), (n) */
     float *p, *dr, *dp, *scratch; /* of what counts at one cut */
     int32_t *first, *count;       /* (n_heads) */
+    ek_watch_pair *pair;          /* (n) */
     ek_rank *rank;                /* (batch) */
     int n_ranks;
 };
@@ -26,6 +27,7 @@ static void free_room(ek_thread_room *m)
     free(m->act);
     free(m->all_r);
     free(m->first);
+    free(m->pair);
     for (int b = 0; b < m->n_ranks; b++)
         ek_rank_close(&m->rank[b]);
     free(m->rank);
@@ -52,8 +54,10 @@ static ek_code open_room(ek_trainer *t, ek_thread_room *m, size_t n, int n_seq, 
     m->act = aligned_alloc(64, act > 0 ? act : 64);
     m->all_r = malloc((5 * n + most) * sizeof *m->all_r);
     m->first = malloc(2 * heads * sizeof *m->first);
+    m->pair = malloc((n > 0 ? n : 1) * sizeof *m->pair);
     m->rank = calloc(batch, sizeof *m->rank);
-    if (m->act == NULL || m->all_r == NULL || m->first == NULL || m->rank == NULL)
+    if (m->act == NULL || m->all_r == NULL || m->first == NULL || m->pair == NULL ||
+        m->rank == NULL)
         return EK_FAIL(err, EK_ENOMEM, "activations of %zu entries", n);
     m->all_dr = m->all_r + n;
     m->p = m->all_dr + n;
@@ -61,7 +65,7 @@ static ek_code open_room(ek_trainer *t, ek_thread_room *m, size_t n, int n_seq, 
     m->dp = m->dr + n;
     m->scratch = m->dp + n;
     m->count = m->first + heads;
-    m->bytes = (int64_t)(act + (5 * n + most) * sizeof *m->all_r);
+    m->bytes = (int64_t)(act + (5 * n + most) * sizeof *m->all_r + n * sizeof *m->pair);
     for (size_t b = 0; b < batch && is_whole(t); b++) {
         EK_TRY(ek_rank_open(&m->rank[b], n_seq, err));
         m->n_ranks = (int)b + 1;
@@ -161,12 +165,14 @@ ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *e
     t->stream = calloc((size_t)need->batch, sizeof *t->stream);
     t->sum =
         calloc((size_t)t->scorer.dims.n_layers * (size_t)t->scorer.dims.n_heads, sizeof *t->sum);
+    t->watch =
+        calloc((size_t)t->scorer.dims.n_layers * (size_t)t->scorer.dims.n_heads, sizeof *t->watch);
     t->room = calloc((size_t)t->scorer.dev->threads, sizeof *t->room);
     t->order = calloc((size_t)need->records.n, sizeof *t->order);
     t->epoch = -1;
     if (t->params == NULL || t->grad == NULL || t->record == NULL || t->at == NULL ||
-        t->n_at == NULL || t->stream == NULL || t->sum == NULL || t->room == NULL ||
-        t->order == NULL)
+        t->n_at == NULL || t->stream == NULL || t->sum == NULL || t->watch == NULL ||
+        t->room == NULL || t->order == NULL)
         EK_CHECK(EK_FAIL(err, EK_ENOMEM, "a trainer of %zu parameters", t->n));
     t->scorer.params = t->params;
     memset(t->params + t->n - extra, 0, extra * sizeof *t->params);
@@ -195,6 +201,7 @@ void ek_trainer_close(ek_trainer *t)
     free(t->n_at);
     free(t->stream);
     free(t->sum);
+    free(t->watch);
     free(t->room);
     free(t->order);
     free(t);
@@ -304,6 +311,8 @@ static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, i
     see(m, &t->record[b], layer, h, c, base + (int)off, x.n, &view);
     learner->age(&t->scorer, &view, h, x.r, m->p);
     ek_losses[t->need.loss.kind].run(&t->need.loss, &x, sum);
+    (is_whole(t) ? ek_watch_whole : ek_watch_cut)(&x, m->pair,
+                                                  &t->watch[layer * t->scorer.dims.n_heads + h]);
     if (dparams == NULL)
         return;
     if (d_threshold != NULL)
@@ -352,6 +361,7 @@ static void run_head(ek_trainer *t, ek_thread_room *m, int batch, int layer, int
     ek_loss_sum *sum = &t->sum[layer * t->scorer.dims.n_heads + h];
 
     *sum = (ek_loss_sum){0};
+    t->watch[layer * t->scorer.dims.n_heads + h] = (ek_watch){0};
     for (int b = 0; b < batch; b++)
         for (int c = 0; c < t->record[b].head->n_cuts; c++) {
             ek_loss_item x = item_of(t, m, b, c, layer, h, 0);
@@ -425,10 +435,15 @@ static ek_code run_batch(ek_trainer *t, int batch, float *dparams, ek_train_stat
     for (int i = 0; i < all; i++)
         run_head(t, &t->room[omp_get_thread_num()], batch, i / heads, i % heads, dparams);
     *out = (ek_train_stats){0};
+    ek_watch seen = {0}; /* every head has as many cuts and decisions as another */
     for (int i = 0; i < all; i++) {
         out->loss += t->sum[i].loss / (t->sum[i].weight > 0 ? t->sum[i].weight : 1) / all;
-        out->acc += t->sum[i].right / (t->sum[i].decided > 0 ? t->sum[i].decided : 1) / all;
+        ek_watch_add(&seen, &t->watch[i]);
     }
+    const ek_watched mean = ek_watch_mean(&seen);
+    out->acc = is_whole(t) ? mean.boundary : mean.quarter;
+    out->recall = mean.recall;
+    out->chance = mean.chance;
     for (int b = 0; b < batch; b++)
         out->tokens += t->record[b].head->n_seq;
     return EK_OK;
@@ -467,6 +482,7 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
 {
     const int64_t n = t->need.records.n_valid;
     ek_train_stats all = {0};
+    int64_t chosen = 0; /* records with more to choose from than is kept */
 
     for (int64_t i = 0; i < n; i++) {
         ek_train_stats one;
@@ -481,7 +497,14 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
         all.loss += one.loss / (double)n;
         all.acc += one.acc / (double)n;
         all.tokens += one.tokens;
+        if (isnan(one.recall))
+            continue;
+        all.recall += one.recall;
+        all.chance += one.chance;
+        chosen++;
     }
+    all.recall = chosen > 0 ? all.recall / (double)chosen : NAN;
+    all.chance = chosen > 0 ? all.chance / (double)chosen : NAN;
     *out = all;
     return EK_OK;
 }

@@ -12,6 +12,7 @@
 #include "train/loss.h"
 #include "train/optim.h"
 #include "train/example.h"
+#include "train/watch.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,8 +37,10 @@ typedef struct ek_trainer_need {
 } ek_trainer_need;
 
 typedef struct ek_train_stats {
-    double loss, acc, lr, norm;
-    int64_t tokens; /* of the sequences the records came from */
+    double loss, lr, norm;
+    double acc; /* recall of the target's best quarter; ranking losses: boundary accuracy */
+    double recall, chance; /* of the keep best, and what a guess recalls; NAN: nothing to choose */
+    int64_t tokens;        /* of the sequences the records came from */
 } ek_train_stats;
 
 typedef struct ek_thread_room ek_thread_room;
@@ -54,6 +57,7 @@ typedef struct ek_trainer {
     int *n_at;            /* (batch) */
     uint64_t *stream;     /* (batch) of what is drawn for each in this step */
     ek_loss_sum *sum;     /* (n_layers, n_heads) */
+    ek_watch *watch;      /* (n_layers, n_heads) */
     ek_thread_room *room; /* (threads) */
     int64_t record_bytes; /* of the largest batch so far */
     int64_t *order;       /* (n records) of epoch `epoch` */
