@@ -166,6 +166,8 @@ static void config_text(ek_text *t, const ek_maps *m, const ek_maps_origin *from
     ek_text_add(t, "  \"tokens\": %lld,\n  \"held_out\": %lld,\n  \"parameters\": %lld,\n",
                 (long long)from->tokens, (long long)from->held_out,
                 (long long)(ek_maps_bytes(m) / (int64_t)sizeof(float)));
+    if (from->run != NULL)
+        add_string(t, "run", from->run);
     add_string(t, "settings", from->settings);
     ek_text_add(t, "  \"weights\": \"%s\"\n}\n", hash);
 }

@@ -56,6 +56,7 @@ typedef struct ek_maps_origin {           /* what config.json says about where m
     const char *model, *tokenizer, *data; /* hashes */
     const char *settings;                 /* the resolved config as text */
     int64_t tokens, held_out;             /* fitted on; judged on */
+    const char *run;                      /* id of the run that fitted them; NULL: unknown */
 } ek_maps_origin;
 
 /* Write the folder (made if absent); model.safetensors appears before config.json, which names its

@@ -496,6 +496,34 @@ ek_code ek_store_step(ek_store *s, const ek_step_row *row, ek_err *err)
     return EK_OK;
 }
 
+static ek_code insert_head(ek_store *s, const char *run, const char *name, int layer, int head,
+                           double value, ek_err *err)
+{
+    static const char insert[] =
+        "INSERT OR REPLACE INTO train_head(run, layer, head, name, value) VALUES (?,?,?,?,?)";
+    const ek_sql p[] = {ek_sql_text(run), ek_sql_int(layer), ek_sql_int(head), ek_sql_text(name),
+                        ek_sql_real(value)};
+
+    if (!isfinite(value))
+        return EK_FAIL(err, EK_ENAN, "%s of layer %d, head %d is not a number", name, layer, head);
+    return SQL(s, insert, p, NULL, NULL, err);
+}
+
+ek_code ek_store_train_heads(ek_store *s, const char *run, const char *name, int n_layers,
+                             int n_heads, const double *values, ek_err *err)
+{
+    ek_code code = EK_OK;
+
+    EK_TRY(ek_store_begin(s, err));
+    for (int i = 0; i < n_layers * n_heads && code == EK_OK; i++)
+        code = insert_head(s, run, name, i / n_heads, i % n_heads, values[i], err);
+    if (code == EK_OK)
+        code = ek_store_commit(s, err);
+    if (code != EK_OK)
+        ek_store_rollback(s);
+    return code;
+}
+
 ek_code ek_store_artifact(ek_store *s, const char *run, const char *kind, const char *path,
                           int64_t bytes, const char *sha256, ek_err *err)
 {

@@ -107,6 +107,12 @@ CREATE TABLE train_value(            -- further numbers of a step: 'recall' (of 
   name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY(run, step, split, name)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE train_head(             -- what a run found for each layer and KV head: 'r2' (held out), 'r2_fit', 'lambda'
+  run TEXT NOT NULL REFERENCES train_run(run) ON DELETE CASCADE,
+  layer INTEGER NOT NULL, head INTEGER NOT NULL,
+  name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY(run, layer, head, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE artifact(
   id INTEGER PRIMARY KEY, run TEXT NOT NULL REFERENCES run(id) ON DELETE CASCADE,
   kind TEXT NOT NULL, path TEXT NOT NULL, bytes INTEGER NOT NULL,

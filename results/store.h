@@ -170,6 +170,10 @@ ek_code ek_store_train_begin(ek_store *store, const ek_train_row *row, ek_err *e
  * repeated (step, split) replaces the old row, as after a resume from a checkpoint. */
 ek_code ek_store_step(ek_store *store, const ek_step_row *row, ek_err *err);
 ek_code ek_store_flush(ek_store *store, ek_err *err);
+/* What a run found for each layer and head, such as "r2": values (n_layers, n_heads), in one
+ * transaction; the same name again replaces them.  EK_ENAN: one is not finite. */
+ek_code ek_store_train_heads(ek_store *store, const char *run, const char *name, int n_layers,
+                             int n_heads, const double *values, ek_err *err);
 /* A file the run made, such as weights; the same path again replaces it.  sha256: 64 hex digits. */
 ek_code ek_store_artifact(ek_store *store, const char *run, const char *kind, const char *path,
                           int64_t bytes, const char *sha256, ek_err *err);

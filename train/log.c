@@ -102,6 +102,14 @@ ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train
     return log->store != NULL ? ek_store_step(log->store, &row, err) : EK_OK;
 }
 
+ek_code ek_log_heads(ek_log *log, const char *name, int n_layers, int n_heads, const double *values,
+                     ek_err *err)
+{
+    return log->store != NULL
+               ? ek_store_train_heads(log->store, log->id, name, n_layers, n_heads, values, err)
+               : EK_OK;
+}
+
 ek_code ek_log_flush(ek_log *log, ek_err *err)
 {
     return log->store != NULL ? ek_store_flush(log->store, err) : EK_OK;

@@ -25,6 +25,9 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
 ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err);
 ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train_stats *x,
                     double seconds, ek_err *err);
+/* A number for each layer and head: values (n_layers, n_heads). */
+ek_code ek_log_heads(ek_log *log, const char *name, int n_layers, int n_heads, const double *values,
+                     ek_err *err);
 ek_code ek_log_flush(ek_log *log, ek_err *err); /* steps that wait are written now */
 ek_code ek_log_file(ek_log *log, const char *path, ek_err *err); /* the run made it */
 /* Mark how it ended: done, interrupted or failed; returns code, or what marking gave. */

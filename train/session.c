@@ -504,6 +504,9 @@ ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, e
                      ek_err *err)
 {
     session s = {.set = set, .options = options, .dev = dev};
+
+    if (set->method == EK_TRAIN_VECTOR)
+        return ek_vector_run(set, options, dev, err);
     ek_code code = open_session(&s, err);
     int done = 0;
 

@@ -6,6 +6,7 @@
 #include "train/loss.h"
 #include "train/optim.h"
 #include "train/target.h"
+#include "train/vector.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,18 +21,21 @@ typedef struct ek_train_scorer {
     int carried;   /* ek_carried */
 } ek_train_scorer;
 
+enum { EK_TRAIN_FORESIGHT, EK_TRAIN_KVPOP, EK_TRAIN_VECTOR }; /* ek_train_set.method */
+
 typedef struct ek_train_set { /* one YAML file */
     char *model, *out;
     char *results; /* database; NULL: none */
     char *trace_file;
     int64_t seed;
-    int method; /* 0 foresight, 1 kvpop */
+    int method; /* EK_TRAIN_FORESIGHT and so on */
     int64_t sinks, recent, keep;
     ek_train_scorer scorer;
     ek_target_set target;
     ek_loss_set loss;
     ek_data_set data;
-    int trace; /* ek_trace_kind */
+    ek_vector_set vector; /* method vector: in place of scorer, target, loss and steps */
+    int trace;            /* ek_trace_kind */
     int64_t steps, batch;
     ek_optim_set optimiser;
     int64_t save_every, valid_every;

@@ -7,7 +7,7 @@ static const char *const kinds[] = {"mlp", "linear", "recurrent", NULL}; /* ek_l
 static const char *const ages[] = {"none", "exp", "power", "input", NULL};
 static const char *const inputs[] = {"raw", "rms", NULL};
 static const char *const carried[] = {"none", "ema", "full", NULL};
-static const char *const methods[] = {"foresight", "kvpop", NULL};
+static const char *const methods[] = {"foresight", "kvpop", "vector", NULL};
 static const char *const traces[] = {"memory", "disk", "none", NULL};
 
 static const ek_field scorer_fields[] = {
@@ -25,7 +25,7 @@ const ek_field ek_train_fields[] = {
     EK_STRING(ek_train_set, out, "folder for config.json and model.safetensors"),
     EK_STRING(ek_train_set, results, "database for the log of steps"),
     EK_INT(ek_train_set, seed, 0, 9007199254740992.0, "of data, start values and order"),
-    EK_ENUM(ek_train_set, method, methods, "the method the scorer is for"),
+    EK_ENUM(ek_train_set, method, methods, "the method the scorer is for; vector: maps"),
     EK_INT(ek_train_set, sinks, 0, 4096, "first tokens that always stay"),
     EK_INT(ek_train_set, recent, 1, 65536, "newest tokens that always stay"),
     EK_INT(ek_train_set, keep, 1, 1 << 20, "ranking losses: older tokens that stay"),
@@ -33,12 +33,13 @@ const ek_field ek_train_fields[] = {
     EK_MAP(ek_train_set, target, ek_target_fields, "what is to be foreseen"),
     EK_MAP(ek_train_set, loss, ek_loss_fields, "what is minimised"),
     EK_MAP(ek_train_set, data, ek_data_fields, "training text"),
+    EK_MAP(ek_train_set, vector, ek_vector_fields, "method vector: what is fitted"),
     EK_ENUM(ek_train_set, trace, traces, "where records are kept"),
     EK_STRING(ek_train_set, trace_file, "trace: disk: the file; default OUT/records.trace"),
     EK_INT(ek_train_set, steps, 1, 100000000, "optimiser steps"),
     EK_INT(ek_train_set, batch, 1, 1024, "sequences per step"),
     EK_MAP(ek_train_set, optimiser, ek_optim_fields, "AdamW"),
-    EK_INT(ek_train_set, save_every, 1, 100000000, "steps between checkpoints"),
+    EK_INT(ek_train_set, save_every, 1, 100000000, "steps (vector: windows) between checkpoints"),
     EK_INT(ek_train_set, valid_every, 1, 100000000, "steps between looks at held-out sequences"),
     EK_FIELD_END};
 
@@ -52,6 +53,7 @@ void ek_train_set_defaults(ek_train_set *s)
                         .target = ek_target_defaults,
                         .loss = ek_loss_defaults,
                         .data = ek_data_defaults,
+                        .vector = ek_vector_defaults,
                         .trace = EK_TRACE_DISK,
                         .steps = 400,
                         .batch = 4,
