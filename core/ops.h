@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define EK_ABI 1
+#define EK_ABI 2
 
 typedef struct ek_device ek_device;
 
@@ -54,6 +54,27 @@ typedef struct ek_attn_row {
     float *prob;    /* NULL, or (entries, group) indexed like the view's columns: probabilities
                        of the LAST query, exp(z - lse), one per query head of the entry's head */
 } ek_attn_row;
+
+/* Entries that keep their key and have lost their value: a map fixed once per model rebuilds the
+ * value from the key before rotation, v^ = W x + b with x = R_pos^-1 k.  All of them are older than
+ * the queries, so every query sees them all.  One softmax runs over them and over what attn has
+ * already met; with z_j the scaled logits here,
+ *     out = (e^lse out + W sum_j e^z_j x_j + b sum_j e^z_j) / (e^lse + sum_j e^z_j)
+ *     lse = ln (e^lse + sum_j e^z_j)
+ * x is summed per query head and W applied to the sum: values are never made.
+ * joint 0: x is the head's own key (head_dim), w (n_heads, head_dim, head_dim).
+ * joint 1: the heads hold the same positions slot by slot, x is all heads' keys of the position one
+ *          after the other, w (n_heads, head_dim, n_heads * head_dim). */
+typedef struct ek_mapped_row {
+    ek_view view;   /* one layer of one sequence: keys and positions alone; v and bias are NULL */
+    int n_new;      /* its queries in this call, >= 1 */
+    int joint;      /* as above */
+    const float *w; /* row-major, this layer's: v^ of head h = w[h] x + b[h] */
+    const float *b; /* (n_heads, head_dim) */
+    const float *q; /* (n_new, n_heads * group, head_dim) after rotation, row stride ldq */
+    float *out;     /* as attn has left it, row stride ldo; updated */
+    float *lse;     /* (n_new, n_heads * group) likewise */
+} ek_mapped_row;
 
 /* Column sums of attention: how much attention some queries pay to each key of one layer of one
  * sequence, without ever holding a T x T map.  Everything after attention is built on this one
@@ -110,6 +131,9 @@ typedef struct ek_ops {
      * position pos[r]; inv_freq (head_dim/2).  Angles are taken in double. */
     void (*rope)(ek_device *dev, float *x, size_t ldx, int m, int heads, int head_dim,
                  const int32_t *pos, const double *inv_freq);
+    /* The rotation taken back: (a cos + b sin, b cos - a sin). */
+    void (*unrope)(ek_device *dev, float *x, size_t ldx, int m, int heads, int head_dim,
+                   const int32_t *pos, const double *inv_freq);
     /* out (m, ff) = silu(gate) * up, from x (m, 2 ff): gate first. */
     void (*silu_mul)(ek_device *dev, float *out, const float *x, int m, int ff);
     /* Store n fp32 vectors of d numbers (row stride ldx) as dtype, dense. */
@@ -123,6 +147,11 @@ typedef struct ek_ops {
      * lse -inf.  The bits of a row depend on its own view and n_new alone. */
     void (*attn)(ek_device *dev, const ek_attn_row *rows, int n_rows, float scale, size_t ldq,
                  size_t ldo);
+    /* What entries without values add to it; see above.  Of bf16 keys the query alone has bf16
+     * meaning: x, probabilities, W and b are fp32.  inv_freq as in rope.  A head without entries is
+     * left as it is, to the bit.  The bits of a row depend on its own view and n_new alone. */
+    void (*attn_mapped)(ek_device *dev, const ek_mapped_row *rows, int n_rows, float scale,
+                        size_t ldq, size_t ldo, const double *inv_freq);
     void (*colsum)(ek_device *dev, const ek_colsum *c, float scale);
 
     /* Rows of logits (m, n_vocab) against base rows (m, n_vocab); sums in fp64. */

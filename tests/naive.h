@@ -29,6 +29,11 @@ double ek_naive_silu_back(double x, double dy);
  * out (head_dim); prob (n) or NULL; returns the log-sum-exp, -inf when n <= 0. */
 double ek_naive_attend(double *out, double *prob, const ek_view *in, const float *q, int x, int n,
                        double scale);
+/* One query of query head x over entries whose values a map rebuilds, all of them made: out
+ * (head_dim) holds what attention has found elsewhere, of log-sum-exp lse, and is updated; terms
+ * (head_dim) or NULL as above.  Returns the new log-sum-exp. */
+double ek_naive_mapped(double *out, double *terms, const ek_mapped_row *row, const float *q, int x,
+                       double scale, const double *inv_freq, double lse);
 /* What colsum adds to sum[set][e][g]. */
 double ek_naive_colsum(const ek_colsum *c, int set, int h, int e, int g, double scale);
 void ek_naive_kl(ek_kl *out, const float *base, const float *x, int n);

@@ -153,6 +153,71 @@ double ek_naive_attend(double *out, double *prob, const ek_view *in, const float
     return n > 0 ? max + log(sum) : -INFINITY;
 }
 
+/* v^ of slot s of head h, and the sum of its absolute terms. */
+static void mapped_value(double *v, double *terms, const ek_mapped_row *row, int h, int s,
+                         const double *inv_freq)
+{
+    const ek_view *in = &row->view;
+    const int dim = in->head_dim, n = row->joint ? in->n_heads * dim : dim, half = dim / 2;
+
+    for (int d = 0; d < dim; d++) {
+        v[d] = (double)row->b[h * dim + d];
+        terms[d] = fabs(v[d]);
+    }
+    for (int g = row->joint ? 0 : h, from = 0; from < n; g++, from += dim) {
+        const size_t e = (size_t)(in->first[g] + s);
+
+        for (int i = 0; i < half; i++) {
+            const double angle = (double)in->pos[e] * inv_freq[i];
+            const double a = ek_naive_item(in->k, in->dtype, e * (size_t)dim + (size_t)i);
+            const double b = ek_naive_item(in->k, in->dtype, e * (size_t)dim + (size_t)(half + i));
+            const double x[2] = {a * cos(angle) + b * sin(angle), b * cos(angle) - a * sin(angle)};
+
+            for (int d = 0; d < dim; d++)
+                for (int p = 0; p < 2; p++) {
+                    const size_t at =
+                        (size_t)(h * dim + d) * (size_t)n + (size_t)(from + i + p * half);
+
+                    v[d] += (double)row->w[at] * x[p];
+                    terms[d] += fabs((double)row->w[at]) * (fabs(a) + fabs(b));
+                }
+        }
+    }
+}
+
+double ek_naive_mapped(double *out, double *terms, const ek_mapped_row *row, const float *q, int x,
+                       double scale, const double *inv_freq, double lse)
+{
+    const ek_view *in = &row->view;
+    const int h = x / in->group, n = in->n[h], dim = in->head_dim;
+    double *z = malloc((size_t)(n + 1) * sizeof *z), max = lse, sum;
+    double *v = malloc(2 * (size_t)dim * sizeof *v);
+
+    for (int s = 0; s < n; s++) {
+        z[s] = logit(in, q, in->first[h] + s, scale);
+        max = fmax(max, z[s]);
+    }
+    sum = exp(lse - max);
+    for (int s = 0; s < n; s++)
+        sum += exp(z[s] - max);
+    for (int d = 0; d < dim && max > -INFINITY; d++) {
+        out[d] *= exp(lse - max) / sum;
+        if (terms)
+            terms[d] = fabs(out[d]);
+    }
+    for (int s = 0; s < n; s++) {
+        mapped_value(v, v + dim, row, h, s, inv_freq);
+        for (int d = 0; d < dim; d++) {
+            out[d] += exp(z[s] - max) / sum * v[d];
+            if (terms)
+                terms[d] += exp(z[s] - max) / sum * v[dim + d];
+        }
+    }
+    free(z);
+    free(v);
+    return max > -INFINITY ? max + log(sum) : max;
+}
+
 double ek_naive_colsum(const ek_colsum *c, int set, int h, int e, int g, double scale)
 {
     const ek_view *in = &c->view;

@@ -64,6 +64,19 @@ void ek_cpu_colsum_pick(ek_ops *ops, ek_isa isa);
 void ek_cpu_kl_pick(ek_ops *ops, ek_isa isa);
 void ek_cpu_key_pick(ek_ops *ops, ek_isa isa); /* key_norm, key_diff */
 
+void ek_cpu_mapped_pick(ek_ops *ops, ek_isa isa); /* attn_mapped */
+
 void ek_cpu_rope_clear(ek_device *dev);
+
+/* Rotation taken back one vector at a time, by any thread, for ops that do it on the way.  The
+ * first call looks up (or grows) the device's table for positions up to `last`: one thread. */
+typedef struct ek_unrope {
+    void (*turn)(float *x, int heads, int half, const float *cs);
+    int half, n_pos;
+    const float *cs; /* (n_pos, 2, half) */
+    const double *inv_freq;
+} ek_unrope;
+ek_unrope ek_cpu_unrope(ek_device *dev, int32_t last, int head_dim, const double *inv_freq);
+void ek_cpu_unrope_one(const ek_unrope *u, float *x, int32_t pos); /* x (head_dim) in place */
 
 #endif

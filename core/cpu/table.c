@@ -17,6 +17,7 @@ void ek_cpu_table(ek_ops *ops, ek_isa isa)
     ek_cpu_store_pick(ops, isa);
     ek_cpu_silu_pick(ops, isa);
     ek_cpu_attn_pick(ops, isa);
+    ek_cpu_mapped_pick(ops, isa);
     ek_cpu_colsum_pick(ops, isa);
     ek_cpu_kl_pick(ops, isa);
     ek_cpu_key_pick(ops, isa);
@@ -25,6 +26,7 @@ void ek_cpu_table(ek_ops *ops, ek_isa isa)
 int ek_cpu_table_is_full(const ek_ops *ops)
 {
     return ops->pack && ops->gather && ops->matmul && ops->gemm && ops->rms_norm && ops->rope &&
-           ops->silu_mul && ops->store && ops->load && ops->attn && ops->colsum && ops->kl &&
-           ops->key_norm && ops->key_diff && ops->silu && ops->silu_back && ops->exp_sum;
+           ops->unrope && ops->silu_mul && ops->store && ops->load && ops->attn &&
+           ops->attn_mapped && ops->colsum && ops->kl && ops->key_norm && ops->key_diff &&
+           ops->silu && ops->silu_back && ops->exp_sum;
 }

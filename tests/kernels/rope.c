@@ -53,6 +53,37 @@ static void near_the_reference(void **state)
     }
 }
 
+/* Taken back, a rotation leaves what was there; another position does not. */
+static void back_again(void **state)
+{
+    ek_device *dev = *state;
+    static const int dims[] = {64, 24, 2};
+
+    for (size_t k = 0; k < EK_COUNT(dims); k++) {
+        const int dim = dims[k], heads = 3;
+        const size_t ld = (size_t)(heads * dim) + 3;
+        float *x = ek_numbers(1, rows * ld, 1.0f), *out = ek_guarded(rows * ld);
+        int32_t other[rows];
+        double inv[64];
+
+        frequencies(inv, dim / 2, 1e5);
+        for (int shift = 0; shift < 2; shift++) {
+            int far = 0;
+
+            for (int r = 0; r < rows; r++)
+                other[r] = positions[r] + shift;
+            memcpy(out, x, rows * ld * sizeof *x);
+            dev->ops.rope(dev, out, ld, rows, heads, dim, positions, inv);
+            dev->ops.unrope(dev, out, ld, rows, heads, dim, other, inv);
+            for (size_t i = 0; i < rows * ld; i++)
+                far += !ek_near((double)out[i], (double)x[i], 16 * EK_HALF_ULP);
+            assert_true(shift ? far > 0 : far == 0);
+        }
+        ek_guarded_free(out);
+        free(x);
+    }
+}
+
 /* Two models in one process: the table follows the frequencies. */
 static void the_table_follows_the_frequencies(void **state)
 {
@@ -129,6 +160,7 @@ static void bench(ek_device *dev)
 
 static const struct CMUnitTest rope_tests[] = {
     cmocka_unit_test(near_the_reference),
+    cmocka_unit_test(back_again),
     cmocka_unit_test(the_table_follows_the_frequencies),
     cmocka_unit_test(company_position_zero_and_nan),
 };
