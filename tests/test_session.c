@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "infer/model.h"
 #include "infer/tokenizer.h"
+#include "scorers/carried.h"
 #include "tests/tiny_model.h"
 #include "train/session.h"
 #include "train/trace.h"
@@ -89,8 +90,7 @@ static void same_weights(const char *a, const char *b, int same)
     snprintf(pb, sizeof pb, "%s/model.safetensors", b);
     must(ek_map_open(&ma, pa, &err), &err);
     must(ek_map_open(&mb, pb, &err), &err);
-    assert_int_equal(ma.size, mb.size);
-    assert_int_equal(memcmp(ma.data, mb.data, ma.size) == 0, same);
+    assert_int_equal(ma.size == mb.size && memcmp(ma.data, mb.data, ma.size) == 0, same);
     ek_map_close(&ma);
     ek_map_close(&mb);
 }
@@ -248,6 +248,38 @@ static void test_retrieval(void **state)
     s.data.length = 2000;
     s.data.cut = 600;
     must(run(&s, 0, 0, &err), &err);
+    s.out = in_folder("retrieval-none");
+    s.trace = EK_TRACE_NONE; /* read again, without a look at the answers: the same bits */
+    must(run(&s, 0, 0, &err), &err);
+    same_weights(in_folder("retrieval"), s.out, 1);
+}
+
+/* Every scorer, with carried columns or, if it has a memory, over whole records: streamed as from a
+ * file. */
+static void test_scorers(void **state)
+{
+    ek_err err;
+
+    (void)state;
+    for (int kind = 0; ek_learned[kind] != NULL; kind++) {
+        ek_train_set s = settings(in_folder("scorer-disk"));
+        const int remembers = ek_learned[kind]->learner->n_state != NULL;
+
+        s.scorer.kind = kind;
+        s.scorer.age = remembers ? EK_AGE_EXP : EK_AGE_INPUT;
+        s.scorer.carried = remembers ? EK_CARRIED_NONE : EK_CARRIED_FULL;
+        s.trace = EK_TRACE_DISK;
+        must(run(&s, 0, 0, &err), &err);
+        assert_int_equal(unlink(in_folder("scorer-disk/records.trace")), 0);
+        s.out = in_folder("scorer-none");
+        s.trace = EK_TRACE_NONE;
+        must(run(&s, 0, 0, &err), &err);
+        same_weights(in_folder("scorer-disk"), s.out, 1);
+        s.scorer.carried = remembers ? EK_CARRIED_NONE : EK_CARRIED_EMA; /* negative control */
+        s.scorer.age = EK_AGE_NONE;
+        must(run(&s, 0, 0, &err), &err);
+        same_weights(in_folder("scorer-disk"), s.out, 0);
+    }
 }
 
 static int child(char **argv)
@@ -265,9 +297,10 @@ static int child(char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces), cmocka_unit_test(test_trace_refused),
-        cmocka_unit_test(test_resume), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_whole),  cmocka_unit_test(test_retrieval),
+        cmocka_unit_test(test_traces),  cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_whole),   cmocka_unit_test(test_retrieval),
+        cmocka_unit_test(test_scorers),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;
