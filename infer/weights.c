@@ -175,10 +175,12 @@ static ek_code read_config(ek_weights *w, const char *path, const ek_weights_nee
         EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: expected a JSON object", path));
     EK_CHECK(read_settings(w, &r, need, err));
     EK_CHECK(check_settings(w, &r, err));
-    EK_CHECK(read_string(&r, "weights", &hash, err));
-    if (strlen(hash) != 32)
-        EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: weights: expected 32 hex digits", path));
-    memcpy(w->hash, hash, 33);
+    if (ek_json_get(root, "weights") != NULL) {
+        EK_CHECK(read_string(&r, "weights", &hash, err));
+        if (strlen(hash) != 32)
+            EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: weights: expected 32 hex digits", path));
+        memcpy(w->hash, hash, 33);
+    }
     /* A training run is named by the hash of its resolved settings, which stand here whole. */
     if ((settings = ek_json_string(ek_json_get(root, "settings"))) != NULL)
         ek_hash128(w->trained, settings, strlen(settings));
@@ -203,6 +205,8 @@ static ek_code read_params(ek_weights *w, const char *path, ek_err *err)
     EK_TRY(ek_map_open(&map, path, err));
     ek_hash128(hash, map.data, map.size);
     ek_map_close(&map);
+    if (w->hash[0] == '\0')
+        memcpy(w->hash, hash, 33);
     if (strcmp(hash, w->hash) != 0)
         return EK_FAIL(err, EK_EINPUT,
                        "%s: its hash is %s, config.json says %s: they are not of one training",

@@ -1,10 +1,31 @@
 /* infer/weights.h - a trained scorer from its folder.
  *
- * config.json says what it is and what it was made for; model.safetensors holds its parameters, one
- * tensor (n_layers, n_heads, rows, cols) for each that the scorer describes.  Both are hostile
- * until checked.  Refused with one sentence: another base model or tokenizer (by hash), another
- * method, another recent window, a delay beyond that window, parameters that do not fit, that are
- * not finite, or that were changed after config.json was written. */
+ * config.json says what it is and what it was made for; model.safetensors holds its parameters.
+ * Both are hostile until checked.  Refused with one sentence: another base model or tokenizer (by
+ * hash), another method, another recent window, parameters that do not fit, that are not finite, or
+ * that were changed after config.json was written.
+ *
+ * A scorer trained elsewhere is taken if its folder follows this (tests/interchange.py writes one
+ * with numpy and the safetensors library).  Keys of config.json; others are ignored:
+ *     format     "evictkit scorer"                  version    1
+ *     method     "foresight", "kvpop"               scorer     "mlp", "linear", "recurrent"
+ *     age        "none", "exp", "power", "input"    input      "raw", "rms"
+ *     hidden     width of the mlp; any positive integer otherwise
+ *     carried    "none", "ema", "full"; absent: none
+ *     delay      0 .. recent; absent: 0             sinks, recent    the protection
+ *     dims       {"n_layers", "n_heads", "group", "head_dim"} of the model
+ *     model, tokenizer    their hashes; the refusal of wrong ones says the right ones
+ *     weights    XXH3-128 of model.safetensors, 32 hex digits; absent: not checked
+ * Tensors, F32, F16 or BF16, each (n_layers, n_heads, rows, cols) row-major, and no others.  d is
+ * head_dim; n = 2 d, + 1 with age input, + 1 or 8 with carried ema or full: the inputs, in the
+ * order of scorers/inputs.h.
+ *     all         input.mean, input.scale (1, n)   out.bias, log_mass (1, 1)
+ *     age         age.alpha (1, 1) with exp; age.beta (1, 1) with power or input
+ *     mlp         hidden.weight (hidden, n)   hidden.bias, out.weight (1, hidden)
+ *     linear      out.weight (1, n)
+ *     recurrent   memory.weight (3 d/2, n): d/2 rows of Wq, of Wk, of Wv   gate.weight (2, n):
+ *                 input, forget   gate.bias (1, 2)   out.weight (1, d/2)
+ * Formulas: scorers/mlp.c, linear.c, recurrent.c, age.h. */
 #ifndef EK_INFER_WEIGHTS_H
 #define EK_INFER_WEIGHTS_H
 
