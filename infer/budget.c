@@ -1,6 +1,7 @@
 /* infer/budget.c - amounts: fractions become integers, once, and integers are shared out. */
 #include "infer/budget.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,21 +37,57 @@ ek_code ek_budget_keep(ek_budget *out, const char *decimal, ek_err *err)
     return EK_OK;
 }
 
-int32_t ek_budget_entries(const ek_budget *b, int64_t n, int64_t entry_bytes, const ek_dims *dims)
+int32_t ek_budget_entries(const ek_budget *b, int64_t n, const ek_cost *cost)
 {
+    const int64_t each = cost->plain + cost->extra;
     int64_t entries = n;
 
     if (b->num > 0)
         entries = b->num * n / b->den;
     else if (b->entries > 0)
-        entries = b->entries;
-    else if (b->bytes > 0 && entry_bytes > 0)
-        entries = b->bytes / (entry_bytes * dims->n_layers * dims->n_heads);
+        entries =
+            ((b->entries < INT32_MAX ? b->entries : INT32_MAX) * cost->plain - cost->state) / each;
+    else if (b->bytes > 0)
+        entries = (b->bytes - cost->state) / each;
     if (entries > n)
         entries = n;
     if (entries > INT32_MAX)
         entries = INT32_MAX;
     return entries > 1 ? (int32_t)entries : 1;
+}
+
+ek_cost ek_policy_cost(const ek_policy *p, const ek_dims *dims, ek_dtype dtype)
+{
+    const ek_measure *m = &p->method.measure;
+    const int64_t heads = (int64_t)dims->n_layers * dims->n_heads;
+    const int64_t carry = (int64_t)sizeof(float) * ek_measure_n_carry(m, dims->group);
+    ek_cost cost = {.plain = heads * (2 * (int64_t)dims->head_dim * ek_dtype_size(dtype) +
+                                      (int64_t)sizeof(int32_t))};
+
+    if (!ek_policy_watches(p, 0))
+        return cost;
+    cost.extra = ek_measure_is_shared(m) ? carry : carry * heads;
+    cost.state = heads * (int64_t)(ek_measure_n_state(m) * sizeof(float));
+    return cost;
+}
+
+ek_code ek_policy_affords(const ek_policy *p, const ek_dims *dims, ek_dtype dtype, ek_err *err)
+{
+    const ek_cost cost = ek_policy_cost(p, dims, dtype);
+    const ek_budget *b = &p->budget;
+    const int32_t least = p->method.protect.sinks + p->method.protect.recent + 1;
+    const int64_t bytes = (int64_t)least * (cost.plain + cost.extra) + cost.state;
+
+    if (cost.state == 0 || b->num > 0 || (b->entries <= 0 && b->bytes <= 0) ||
+        ek_budget_entries(b, INT32_MAX, &cost) >= least)
+        return EK_OK;
+    return EK_FAIL(err, EK_EASKED,
+                   "%s: %s: found %" PRId64 ", expected at least %" PRId64
+                   ": its memory of %" PRId64 " bytes, %d protected entries and one more",
+                   p->method.name, b->entries > 0 ? "entries" : "bytes",
+                   b->entries > 0 ? b->entries : b->bytes,
+                   b->entries > 0 ? (bytes + cost.plain - 1) / cost.plain : bytes, cost.state,
+                   least - 1);
 }
 
 void ek_policy_protected(const ek_method *m, int32_t n, int32_t entries, int32_t *sinks,

@@ -433,13 +433,14 @@ fail:
 static double kept_share(const ek_eval *ev, int64_t n)
 {
     const ek_dims *d = ek_model_dims(ev->model);
-    const int64_t entry = 2 * (int64_t)d->head_dim * ek_dtype_size(ek_model_storage(ev->model)) + 4;
     double sum = 0;
 
-    for (int c = 0; c < ev->grid.n_cells; c++)
-        sum += ev->grid.cell[c].full
-                   ? (double)n
-                   : ek_budget_entries(&ev->grid.cell[c].policy.budget, n, entry, d);
+    for (int c = 0; c < ev->grid.n_cells; c++) {
+        const ek_policy *p = &ev->grid.cell[c].policy;
+        const ek_cost cost = ek_policy_cost(p, d, ek_model_storage(ev->model));
+
+        sum += ev->grid.cell[c].full ? (double)n : ek_budget_entries(&p->budget, n, &cost);
+    }
     return sum;
 }
 

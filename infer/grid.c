@@ -13,7 +13,8 @@ static const char *const of_names[] = {"prompt", "seen", NULL};
 const ek_field ek_budget_fields[] = {
     EK_STRING(ek_budget_set, keep, "fraction of entries that stay, such as 0.25"),
     EK_ENUM(ek_budget_set, of, of_names, "what the fraction is of"),
-    EK_INT(ek_budget_set, entries, 0, 1 << 30, "entries per KV head on average"),
+    EK_INT(ek_budget_set, entries, 0, 1 << 30,
+           "bytes of so many plain entries per KV head, on average"),
     EK_INT(ek_budget_set, bytes, 0, (double)(1LL << 52),
            "bytes of the whole cache, positions and state included"),
     EK_FIELD_END};
@@ -28,7 +29,8 @@ ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weight
         const ek_weights_need need = {.method = method->name,
                                       .dims = ek_model_dims(model),
                                       .model_hash = ek_model_hash(model),
-                                      .tokenizer_hash = tokenizer_hash};
+                                      .tokenizer_hash = tokenizer_hash,
+                                      .recent = set->recent};
 
         if (!set->weights)
             return EK_FAIL(err, EK_EASKED,
@@ -194,6 +196,8 @@ ek_code ek_grid_open(ek_grid *g, const ek_method_set *methods, int n_methods,
             if (!is_full)
                 EK_CHECK(check_budget(&budgets[b], b, &budget, err));
             EK_CHECK(add_cell(g, at, set, is_full ? NULL : &budgets[b], &budget, decode, err));
+            EK_CHECK(ek_policy_affords(&g->cell[g->n_cells - 1].policy, ek_model_dims(model),
+                                       ek_model_storage(model), err));
         }
     }
     find_measures(g);

@@ -51,6 +51,18 @@ int ek_policy_due(const ek_policy *p, ek_moment moment, int64_t step, int first_
     return when->every > 0 && step % when->every == 0;
 }
 
+int32_t ek_policy_target(const ek_policy *p, int32_t entries)
+{
+    const int32_t every = p->method.when.every;
+    int32_t sinks, recent, least;
+
+    if (p->decode != EK_DECODE_HOLD || every <= 1 || entries <= 1)
+        return entries;
+    ek_policy_protected(&p->method, entries, entries, &sinks, &recent);
+    least = sinks + recent + 1 < entries ? sinks + recent + 1 : entries;
+    return entries - every + 1 > least ? entries - every + 1 : least;
+}
+
 int ek_policy_watches(const ek_policy *p, int first_plan)
 {
     const ek_when *when = &p->method.when;

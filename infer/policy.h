@@ -9,16 +9,26 @@
 typedef struct ek_budget {
     int64_t num, den; /* keep = num / den of... */
     int of_seen;      /* 0: the prompt; 1: tokens seen so far */
-    int64_t entries;  /* per kv head on average */
+    int64_t entries;  /* the bytes of so many plain entries per kv head, on average */
     int64_t bytes;    /* of the whole cache, positions and state included */
 } ek_budget;
+
+/* What a cache costs, in bytes summed over layers and kv heads.  A measure that may still plan
+ * while decoding pays what it remembers out of an amount given as entries or bytes; a fraction
+ * counts entries alone, and what is remembered stands beside it in the ledger. */
+typedef struct ek_cost {
+    int64_t plain; /* an entry of every head: key, value, position */
+    int64_t extra; /* what is carried of them */
+    int64_t state; /* what the heads remember, whatever they hold */
+} ek_cost;
 
 /* "0.25" -> 25/100, exactly; (0, 1], at most nine decimals.  EK_EASKED with a sentence otherwise.
  * The rest of out becomes 0: set of_seen afterwards. */
 ek_code ek_budget_keep(ek_budget *out, const char *decimal, ek_err *err);
-/* Entries per kv head for n tokens: max(1, num * n / den) in 64-bit integers; or as asked; never
- * more than n.  entry_bytes: what one entry of one head costs (for bytes). */
-int32_t ek_budget_entries(const ek_budget *b, int64_t n, int64_t entry_bytes, const ek_dims *dims);
+/* Entries per kv head for n tokens: max(1, num * n / den) in 64-bit integers; or what `entries`
+ * plain entries, or `bytes`, buy: (amount - state) / (plain + extra), at least 1; never more than
+ * n. */
+int32_t ek_budget_entries(const ek_budget *b, int64_t n, const ek_cost *cost);
 
 /* When plans are made during decoding: as the method's row says; never after the first cut, so that
  * every method holds the same entries at every step; or whenever over budget. */
@@ -30,12 +40,25 @@ typedef struct ek_policy {
     ek_decode decode;
 } ek_policy;
 
+/* What a row under the policy costs once it has been cut: extra and state are 0 unless plans may
+ * still come, since a lane goes when no plan needs it. */
+ek_cost ek_policy_cost(const ek_policy *p, const ek_dims *dims, ek_dtype dtype);
+/* EK_EASKED if a scorer's memory leaves no entry beyond the protected ones of an amount given as
+ * entries or bytes; names the smallest that does. */
+ek_code ek_policy_affords(const ek_policy *p, const ek_dims *dims, ek_dtype dtype, ek_err *err);
+
 typedef enum ek_moment { EK_AT_PREFILL_END, EK_AT_STEP } ek_moment;
 
 /* Is a plan due?  step counts generated (or teacher-forced) tokens from 1; 0 at the end of prefill.
  * first_plan: no plan was made yet for this row. */
 int ek_policy_due(const ek_policy *p, ek_moment moment, int64_t step, int first_plan,
                   const ek_cache *c, int32_t entries);
+
+/* What a plan at a decode step leaves of a budget of `entries`.  Where a budget is held by a method
+ * that refreshes its scores every r steps only, a plan makes room for r - 1 more, and the next one
+ * is due when that is used up: entries - r + 1, but at least one more than is protected.  So no
+ * step leaves more than `entries`, and the mean is less.  Else it is `entries`. */
+int32_t ek_policy_target(const ek_policy *p, int32_t entries);
 
 /* May a plan come later, so that the row needs its lane and the lane this step's attention?
  * first_plan as above. */

@@ -30,12 +30,10 @@ static int32_t budget_now(const ek_row *r, const ek_cache *c)
 {
     const ek_policy *p = r->policy;
     const int32_t grown = p->decode == EK_DECODE_GROW ? (int32_t)r->step : 0;
-    const int n_carry = ek_measure_n_carry(&p->method.measure, c->dims.group);
-    const int64_t entry_bytes =
-        2 * (int64_t)c->dims.head_dim * ek_dtype_size(c->dtype) + 4 + 4 * (int64_t)n_carry;
+    const ek_cost cost = ek_policy_cost(p, &c->dims, c->dtype);
     const int64_t n = p->budget.num && !p->budget.of_seen ? r->n_prompt : c->next_pos - grown;
 
-    return ek_budget_entries(&p->budget, n, entry_bytes, &c->dims) + grown;
+    return ek_budget_entries(&p->budget, n, &cost) + grown;
 }
 
 static void count_kept(ek_row *r)
@@ -160,6 +158,7 @@ static ek_code open_row(ek_row *r, ek_engine *e, ek_cache *prompt, int grow, ek_
 
     if (evicts(p)) {
         EK_TRY(ek_engine_check_measure(&p->method.measure, err));
+        EK_TRY(ek_policy_affords(p, &prompt->dims, prompt->dtype, err));
         EK_TRY(find_lane(prompt, p, &lane, err));
         r->entries = budget_now(r, prompt);
         due = ek_policy_due(p, EK_AT_PREFILL_END, 0, 1, prompt, r->entries) ||
@@ -265,7 +264,7 @@ static ek_code step_tap(void *ctx, const ek_tap_layer *t, ek_err *err)
 }
 
 /* Evict in place, or into a cache of the new size when most of the room would stay empty. */
-static ek_code apply_plan(ek_row *r, ek_engine *e, int first, ek_err *err)
+static ek_code apply_plan(ek_row *r, ek_engine *e, int first, int32_t asked, ek_err *err)
 {
     ek_cache *c = &r->cache;
     const size_t heads = (size_t)c->dims.n_layers * (size_t)c->dims.n_heads;
@@ -278,7 +277,7 @@ static ek_code apply_plan(ek_row *r, ek_engine *e, int first, ek_err *err)
         ek_code code;
 
         EK_TRY(fork_cache(r, e, c, c->n_lanes ? 0 : -1, grow, &small, err));
-        code = ek_policy_check(r->policy, &e->plan, c, &small, r->entries, err);
+        code = ek_policy_check(r->policy, &e->plan, c, &small, asked, err);
         ek_cache_close(c);
         *c = small;
         return code;
@@ -289,7 +288,7 @@ static ek_code apply_plan(ek_row *r, ek_engine *e, int first, ek_err *err)
     memcpy(before.n, c->n, sizeof(int32_t) * heads);
     memcpy(before.pos, c->pos, sizeof(int32_t) * entries);
     EK_TRY(ek_cache_apply(c, c, 0, &e->plan, err));
-    return ek_policy_check(r->policy, &e->plan, &before, c, r->entries, err);
+    return ek_policy_check(r->policy, &e->plan, &before, c, asked, err);
 }
 
 static ek_code look_after(ek_row *r, ek_engine *e, ek_err *err)
@@ -300,17 +299,18 @@ static ek_code look_after(ek_row *r, ek_engine *e, ek_err *err)
     r->entries = budget_now(r, &r->cache);
     first = r->planned == 0 && p->method.when.first_step;
     if (ek_policy_due(p, EK_AT_STEP, r->step, r->planned == 0, &r->cache, r->entries)) {
+        const int32_t asked = ek_policy_target(p, r->entries);
         const double start = ek_now();
 
         EK_TRY(ek_engine_plan_room(e, &r->cache, err));
-        EK_TRY(ek_policy_plan(p, &r->cache, r->cache.n_lanes ? 0 : -1, r->entries, &e->policy,
-                              &e->plan, err));
+        EK_TRY(ek_policy_plan(p, &r->cache, r->cache.n_lanes ? 0 : -1, asked, &e->policy, &e->plan,
+                              err));
         r->score_ns += since(start);
         r->planned++;
         r->later = plans_later(r);
-        EK_TRY(apply_plan(r, e, first, err));
+        EK_TRY(apply_plan(r, e, first, asked, err));
         count_kept(r);
-        r->kept_asked = r->entries;
+        r->kept_asked = asked;
     }
     r->later = plans_later(r);
     return EK_OK;

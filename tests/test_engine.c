@@ -219,15 +219,19 @@ static void check_row(const grid *g, const ek_row *r)
         if (c->n[i] > most)
             most = c->n[i];
     assert_true(r->planned >= 1);
-    assert_int_equal(r->kept_asked, r->entries);
+    assert_int_equal(r->kept_asked,
+                     r->planned > 1 ? ek_policy_target(r->policy, r->entries) : r->entries);
     assert_int_equal(ek_cache_count(c).kv, kv);
-    if (r->policy->decode == EK_DECODE_HOLD) {
+    if (r->policy->decode == EK_DECODE_HOLD && r->policy->method.when.every > 1) {
+        assert_true(ek_cache_entries(c) <= (int64_t)r->entries * heads);
+        assert_true(r->kept_sum <= (double)r->entries * (double)r->steps_counted);
+    } else if (r->policy->decode == EK_DECODE_HOLD) {
         assert_int_equal(ek_cache_entries(c), (int64_t)r->entries * heads);
         assert_int_equal((int64_t)llround(r->kept_sum), (int64_t)r->entries * r->steps_counted);
     }
     if (r->policy->method.budget == EK_SHARE_UNIFORM) {
-        assert_int_equal(r->kept_min, r->entries);
-        assert_int_equal(r->kept_max, r->entries);
+        assert_int_equal(r->kept_min, r->kept_asked);
+        assert_int_equal(r->kept_max, r->kept_asked);
         if (r->policy->decode == EK_DECODE_GROW && !r->policy->method.when.first_step)
             assert_int_equal(most, r->entries + r->step);
     }
@@ -382,11 +386,13 @@ static void kept_memory_is_what_the_formula_says(void **state)
         for (int s = 0; s < 3; s++, row.feed++)
             ok(ek_engine_step(g.e, &one, 1, &err));
         kept = ek_cache_count(&row.cache);
+        /* One plan at the first step leaves room where scores are refreshed rarely. */
+        const int64_t left = p.method.when.every > 1 ? ek_policy_target(&p, 100) + 2 : 100;
         assert_int_equal(row.entries, 100);
-        assert_int_equal(kept.kv, 2 * heads * 100 * d->head_dim * 2);
-        assert_int_equal(kept.pos, heads * 100 * 4);
+        assert_int_equal(kept.kv, 2 * heads * left * d->head_dim * 2);
+        assert_int_equal(kept.pos, heads * left * 4);
         assert_true(kept.state <= heads * 100 * 4 * d->group);
-        assert_true(kept.kv * 8 == full.kv);
+        assert_true(kept.kv * 800 == full.kv * left);
         /* The block itself: the bytes of room for 100 + 16, and its tables. */
         assert_true(kept.block <=
                     heads * (100 + ROOM) * (4 * d->head_dim + 4 + 4 * d->group) + 4096);

@@ -30,7 +30,7 @@ static void budgets_are_exact(void **state)
     static const char *const wrong[] = {
         "",     ".",    "0",    "0.0",    "1.1", "-0.5", "25%",          "1/4",
         "0.5x", " 0.5", "1e-1", "0.25.5", "2",   "nan",  "0.1234567891", "99999999999999999999"};
-    const ek_dims dims = {.n_layers = 2, .n_heads = 3};
+    const ek_cost one = {.plain = 1}, cost = {.plain = 6 * 260, .extra = 6 * 4, .state = 6 * 1000};
     ek_budget b = {0};
     int misses = 0;
     ek_err err;
@@ -40,29 +40,39 @@ static void budgets_are_exact(void **state)
         for (int64_t n = 1; n <= s; n++) {
             const ek_budget share = {.num = n, .den = s}, count = {.entries = n};
 
-            if (ek_budget_entries(&share, s, 1, &dims) != n ||
-                ek_budget_entries(&count, s, 1, &dims) != n)
+            if (ek_budget_entries(&share, s, &one) != n || ek_budget_entries(&count, s, &one) != n)
                 fail_msg("%d of %d", (int)n, (int)s);
             misses += s <= 200 && (int64_t)((double)s * (1 - (1 - (double)n / (double)s))) != n;
         }
     assert_int_equal(misses, 3575); /* the mistake this guards against is real */
     for (size_t i = 0; i < EK_COUNT(cases); i++) {
         ek_ok(ek_budget_keep(&b, cases[i].keep, &err), &err);
-        assert_int_equal(ek_budget_entries(&b, cases[i].n, 1, &dims), cases[i].entries);
+        assert_int_equal(ek_budget_entries(&b, cases[i].n, &one), cases[i].entries);
     }
     for (size_t i = 0; i < EK_COUNT(wrong); i++)
         assert_int_equal(ek_budget_keep(&b, wrong[i], &err), EK_EASKED);
     for (int64_t t = 1; t <= 64; t++) { /* keep .5 of what was seen */
         b = (ek_budget){.num = 5, .den = 10, .of_seen = 1};
-        assert_int_equal(ek_budget_entries(&b, t, 1, &dims), t / 2 > 1 ? t / 2 : 1);
+        assert_int_equal(ek_budget_entries(&b, t, &one), t / 2 > 1 ? t / 2 : 1);
     }
     b = (ek_budget){.entries = 512};
-    assert_int_equal(ek_budget_entries(&b, 2000, 1, &dims), 512);
-    assert_int_equal(ek_budget_entries(&b, 100, 1, &dims), 100);
+    assert_int_equal(ek_budget_entries(&b, 2000, &one), 512);
+    assert_int_equal(ek_budget_entries(&b, 100, &one), 100);
     b = (ek_budget){.bytes = 2 * 3 * 260 * 17 + 259};
-    assert_int_equal(ek_budget_entries(&b, 2000, 260, &dims), 17);
+    assert_int_equal(ek_budget_entries(&b, 2000, &(ek_cost){.plain = 6 * 260}), 17);
+    /* What a method remembers is paid out of entries and bytes, not out of a fraction. */
+    b = (ek_budget){.entries = 512};
+    assert_int_equal(ek_budget_entries(&b, 2000, &cost), (512 * 260 - 1000) / 264);
+    b = (ek_budget){.bytes = 6 * (264 * 17 + 1000)};
+    assert_int_equal(ek_budget_entries(&b, 2000, &cost), 17);
+    b.bytes--;
+    assert_int_equal(ek_budget_entries(&b, 2000, &cost), 16);
+    b = (ek_budget){.num = 1, .den = 4};
+    assert_int_equal(ek_budget_entries(&b, 2000, &cost), 500);
+    b = (ek_budget){.bytes = 10};
+    assert_int_equal(ek_budget_entries(&b, 2000, &cost), 1);
     b = (ek_budget){0};
-    assert_int_equal(ek_budget_entries(&b, 123, 1, &dims), 123);
+    assert_int_equal(ek_budget_entries(&b, 123, &one), 123);
 }
 
 /* sinks 4, recent 64: B 128 -> 4, 64; 32 -> 4, 28; 2 -> 1, 1; 1 -> 0, 1. */
