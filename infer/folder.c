@@ -33,12 +33,13 @@ ek_code ek_folder_string(const ek_folder *f, const char *key, const char **out, 
     return EK_OK;
 }
 
-ek_code ek_folder_name(const ek_folder *f, const char *key, const char *const *names, int *out,
-                       ek_err *err)
+ek_code ek_folder_name(const ek_folder *f, const char *key, const char *const *names, int must,
+                       int *out, ek_err *err)
 {
-    const char *found;
+    const char *found = names[0];
 
-    EK_TRY(ek_folder_string(f, key, &found, err));
+    if (must || ek_json_get(f->root, key) != NULL)
+        EK_TRY(ek_folder_string(f, key, &found, err));
     for (int i = 0; names[i] != NULL; i++)
         if (strcmp(found, names[i]) == 0) {
             *out = i;
@@ -102,6 +103,8 @@ static ek_code read_config(ek_folder *f, const char *format, ek_err *err)
         return EK_FAIL(err, EK_EINPUT, "%s: format: found '%.40s', expected '%s'", f->config, found,
                        format);
     EK_TRY(ek_folder_int(f, "version", 1, 1, &version, err));
+    if (ek_json_get(f->root, "weights") == NULL)
+        return EK_OK;
     EK_TRY(ek_folder_string(f, "weights", &hash, err));
     if (strlen(hash) != 32)
         return EK_FAIL(err, EK_EINPUT, "%s: weights: expected 32 hex digits", f->config);
@@ -138,7 +141,7 @@ void ek_folder_close(ek_folder *f)
     *f = (ek_folder){0};
 }
 
-ek_code ek_folder_tensors(const ek_folder *f, int n, ek_st **out, ek_err *err)
+ek_code ek_folder_tensors(ek_folder *f, int n, ek_st **out, ek_err *err)
 {
     char hash[33];
     ek_map map;
@@ -147,7 +150,7 @@ ek_code ek_folder_tensors(const ek_folder *f, int n, ek_st **out, ek_err *err)
     EK_TRY(ek_map_open(&map, f->weights, err));
     ek_hash128(hash, map.data, map.size);
     ek_map_close(&map);
-    if (strcmp(hash, f->hash) != 0)
+    if (f->hash[0] != '\0' && strcmp(hash, f->hash) != 0)
         return EK_FAIL(err, EK_EINPUT,
                        "%s: its hash is %s, config.json says %s: they are not of one training",
                        f->weights, hash, f->hash);
@@ -159,6 +162,7 @@ ek_code ek_folder_tensors(const ek_folder *f, int n, ek_st **out, ek_err *err)
         ek_st_close(st);
         return code;
     }
+    memcpy(f->hash, hash, sizeof hash);
     *out = st;
     return EK_OK;
 }

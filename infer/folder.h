@@ -17,10 +17,11 @@ extern "C" {
 typedef struct ek_folder {
     char *config, *weights; /* paths; owned */
     ek_json *root;          /* of config.json: an object */
-    char hash[33];          /* of model.safetensors, as config.json has it */
+    char hash[33];          /* of model.safetensors, as config.json has it; "": it does not say */
 } ek_folder;
 
-/* Parse config.json and check `format`, `version` 1 and the form of `weights` (the hash). */
+/* Parse config.json and check `format`, `version` 1 and the form of `weights` (the hash), which
+ * files made elsewhere may leave out. */
 ek_code ek_folder_open(ek_folder *f, const char *dir, const char *format, ek_err *err);
 void ek_folder_close(ek_folder *f); /* of a zeroed one too */
 
@@ -29,17 +30,19 @@ void ek_folder_close(ek_folder *f); /* of a zeroed one too */
 ek_code ek_folder_int(const ek_folder *f, const char *key, int64_t lo, int64_t hi, int64_t *out,
                       ek_err *err);
 ek_code ek_folder_string(const ek_folder *f, const char *key, const char **out, ek_err *err);
-/* a name out of a NULL-terminated list, as its index, */
-ek_code ek_folder_name(const ek_folder *f, const char *key, const char *const *names, int *out,
-                       ek_err *err);
+/* a name out of a NULL-terminated list, as its index (a member that is missing: 0, or EK_EINPUT if
+ * `must`), */
+ek_code ek_folder_name(const ek_folder *f, const char *key, const char *const *names, int must,
+                       int *out, ek_err *err);
 /* a string that must equal `want` (`what` says what it names: "base model"), */
 ek_code ek_folder_must_be(const ek_folder *f, const char *key, const char *want, const char *what,
                           ek_err *err);
 /* and `dims`: n_layers, n_heads, group and head_dim as the model has them. */
 ek_code ek_folder_dims(const ek_folder *f, const ek_dims *want, ek_err *err);
 
-/* Open model.safetensors after checking its hash and its number of tensors. */
-ek_code ek_folder_tensors(const ek_folder *f, int n, ek_st **out, ek_err *err);
+/* Open model.safetensors after checking its hash and its number of tensors; f->hash is its hash
+ * then in any case. */
+ek_code ek_folder_tensors(ek_folder *f, int n, ek_st **out, ek_err *err);
 
 #ifdef __cplusplus
 }

@@ -82,7 +82,7 @@ int64_t ek_maps_bytes(const ek_maps *m)
     return (int64_t)m->n * m->width * ((int64_t)m->width + 1) * (int64_t)sizeof(float);
 }
 
-static ek_code read_tensors(ek_maps *m, const ek_folder *f, ek_err *err)
+static ek_code read_tensors(ek_maps *m, ek_folder *f, ek_err *err)
 {
     float *const to[TENSORS] = {m->w, m->b, m->r2};
     ek_st_tensor want[TENSORS];
@@ -113,7 +113,7 @@ ek_code ek_maps_open(ek_maps *out, const char *dir, const ek_maps_need *need, ek
     EK_CHECK(ek_folder_must_be(&f, "model", need->model_hash, "base model", err));
     EK_CHECK(ek_folder_must_be(&f, "tokenizer", need->tokenizer_hash, "tokenizer", err));
     EK_CHECK(ek_folder_dims(&f, need->dims, err));
-    EK_CHECK(ek_folder_name(&f, "mode", modes, &joint, err));
+    EK_CHECK(ek_folder_name(&f, "mode", modes, 1, &joint, err));
     EK_CHECK(ek_maps_make(&m, need->dims, joint, err));
     EK_CHECK(read_tensors(&m, &f, err));
     memcpy(m.hash, f.hash, sizeof m.hash);
@@ -166,8 +166,6 @@ static void config_text(ek_text *t, const ek_maps *m, const ek_maps_origin *from
     ek_text_add(t, "  \"tokens\": %lld,\n  \"held_out\": %lld,\n  \"parameters\": %lld,\n",
                 (long long)from->tokens, (long long)from->held_out,
                 (long long)(ek_maps_bytes(m) / (int64_t)sizeof(float)));
-    if (from->run != NULL)
-        add_string(t, "run", from->run);
     add_string(t, "settings", from->settings);
     ek_text_add(t, "  \"weights\": \"%s\"\n}\n", hash);
 }

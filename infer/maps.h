@@ -6,11 +6,14 @@
  * one map per layer, from the keys of all heads, joined in head order, to their values joined.
  *
  * The folder: config.json with format "evictkit maps", version 1, mode, dims, model and tokenizer
- * by hash, and the hash of model.safetensors, which holds three fp32 tensors, row-major,
- *     map.weight  (n_layers, n_heads, d, d)   or   (n_layers, H d, H d):   [output][input]
- *     map.bias    (n_layers, n_heads, d)      or   (n_layers, H d)
- *     map.r2      (n_layers, n_heads)         share of the values' variance that the map explains
- *                                             on held-out tokens; at most 1, below 0: worse than b
+ * by hash, and weights, the hash of model.safetensors (maps fitted elsewhere may leave it out),
+ * which holds three fp32 tensors, row-major:
+ *
+ *     map.weight  (n_layers, n_heads, d, d)  or  (n_layers, H d, H d)     [output][input]
+ *     map.bias    (n_layers, n_heads, d)     or  (n_layers, H d)
+ *     map.r2      (n_layers, n_heads)        share of the values' variance that the map explains
+ *                                            on held-out tokens: at most 1, 0 for a mean alone
+ *
  * Both files are hostile until checked; see infer/folder.h. */
 #ifndef EK_INFER_MAPS_H
 #define EK_INFER_MAPS_H
@@ -56,7 +59,6 @@ typedef struct ek_maps_origin {           /* what config.json says about where m
     const char *model, *tokenizer, *data; /* hashes */
     const char *settings;                 /* the resolved config as text */
     int64_t tokens, held_out;             /* fitted on; judged on */
-    const char *run;                      /* id of the run that fitted them; NULL: unknown */
 } ek_maps_origin;
 
 /* Write the folder (made if absent); model.safetensors appears before config.json, which names its

@@ -376,8 +376,18 @@ static void training_steps_are_batched_and_replaced(void **state)
     assert_float_equal(number(s, "SELECT count(*) FROM train_value WHERE name = 'recall'"), 2, 0);
     assert_float_equal(number(s, "SELECT count(*) FROM artifact"), 1, 0);
     assert_int_not_equal(ek_store_artifact(s, ID, "weights", "b", 12, "short", &err), EK_OK);
+    const double heads[] = {0.5, 0.25, 0.75, -1}, bad[] = {0, 0, 0, NAN};
+    assert_int_equal(ek_store_train_heads(s, ID, "r2", 2, 2, bad, &err), EK_ENAN);
+    assert_float_equal(number(s, "SELECT count(*) FROM train_head"), 0, 0); /* all or none */
+    OK(ek_store_train_heads(s, ID, "r2", 2, 2, heads, &err));
+    OK(ek_store_train_heads(s, ID, "r2", 2, 2, heads, &err)); /* again: replaced */
+    assert_float_equal(number(s, "SELECT count(*) FROM train_head"), 4, 0);
+    assert_float_equal(
+        number(s, "SELECT value FROM train_head WHERE layer = 1 AND head = 0 AND name = 'r2'"),
+        0.75, 0);
     OK(ek_store_run_delete(s, ID, &err));
     assert_float_equal(number(s, "SELECT count(*) FROM train_step"), 0, 0);
+    assert_float_equal(number(s, "SELECT count(*) FROM train_head"), 0, 0);
     ek_store_close(s);
 }
 

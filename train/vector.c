@@ -289,7 +289,6 @@ static ek_code export_maps(session *s, double seconds, ek_err *err)
                                  .tokenizer = ek_tokenizer_hash(s->tok),
                                  .data = s->data_hash,
                                  .settings = s->text,
-                                 .run = s->id,
                                  .tokens = ek_regress_count(&s->sums.fit, 0),
                                  .held_out = ek_regress_count(&s->sums.held, 0)};
     ek_maps maps;
