@@ -1,5 +1,5 @@
 /* infer/cache.c - see cache.h. */
-#include "infer/cache.h"
+#include "infer/annex.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@ enum { ALIGN = 64 }; /* of every piece of the block */
 
 /* The pieces of the block, in order; also used to sum them up. */
 typedef struct pieces {
-    size_t layer_at, first, n, cap, pos, k, v, lane, carry, bytes;
+    size_t layer_at, first, n, cap, pos, k, v, lane, annex, carry, bytes;
 } pieces;
 
 static int n_lists(const ek_dims *d)
@@ -83,6 +83,7 @@ static pieces lay_out(const ek_cache_need *need, int64_t entries)
     p.k = place(&p, vectors);
     p.v = place(&p, vectors);
     p.lane = place(&p, (size_t)need->n_lanes * sizeof(ek_lane));
+    p.annex = place(&p, ek_annex_bytes(need));
     p.carry = p.bytes;
     for (int i = 0; i < need->n_lanes; i++) {
         place(&p, (size_t)lane_entries(need, i, entries) *
@@ -123,6 +124,7 @@ ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek
 
     *c = (ek_cache){0};
     EK_TRY(count_entries(need, &entries, err));
+    EK_TRY(ek_annex_check_need(need, err));
     for (int i = 0; i < need->n_lanes; i++)
         if (ek_measure_n_carry(need->measures[i], d->group) < 1)
             return EK_FAIL(err, EK_EBROKEN, "cache: lane %d: a measure that remembers nothing", i);
@@ -157,6 +159,7 @@ ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek
         }
         c->layer_at[l + 1] = c->layer_at[l] + first;
     }
+    ek_annex_open(c, need, block + at.annex);
     open_lanes(c, need, entries, at);
     return EK_OK;
 }
@@ -360,6 +363,7 @@ static ek_code check_apply(const ek_cache *to, const ek_cache *from, int lane, c
                        plan->n_layers, plan->n_heads, a->n_layers, a->n_heads, a->head_dim,
                        b->n_layers, b->n_heads, b->head_dim);
     EK_TRY(check_lists(to, from, plan, err));
+    EK_TRY(ek_annex_check_plan(to, from, plan, err));
     if (to == from) {
         for (int i = 0; i < from->n_lanes; i++)
             if (from->lane[i].shared)
@@ -412,6 +416,8 @@ ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_pl
                (size_t)lists * to->lane[0].n_state * sizeof *to->lane[0].state);
     for (int i = 0; i < lists; i++)
         to->n[i] = plan->first[i + 1] - plan->first[i];
+    if (to != from)
+        ek_annex_take(to, from, plan);
     to->next_pos = from->next_pos;
     return EK_OK;
 }
@@ -432,14 +438,14 @@ ek_code ek_cache_check(const ek_cache *c, ek_err *err)
                                "ones below %d",
                                l, h, j, pos[j], c->next_pos);
     }
-    return EK_OK;
+    return ek_annex_check(c, err);
 }
 
 ek_cache_bytes ek_cache_count(const ek_cache *c)
 {
-    const int64_t n = ek_cache_entries(c);
-    ek_cache_bytes b = {.kv = n * 2 * (int64_t)vector_bytes(c),
-                        .pos = n * (int64_t)sizeof *c->pos,
+    const int64_t n = ek_cache_entries(c), mapped = ek_cache_mapped(c);
+    ek_cache_bytes b = {.kv = (2 * n + mapped) * (int64_t)vector_bytes(c),
+                        .pos = (n + mapped) * (int64_t)sizeof *c->pos,
                         .block = (int64_t)c->block_bytes};
 
     for (int i = 0; i < c->n_lanes; i++)

@@ -5,15 +5,21 @@
  * ek_cache_append and ek_cache_advance (the model), ek_cache_apply (a plan), ek_cache_rewind.
  * Lanes are written by measures through ek_cache_memory.
  *
+ * Entries that keep their key and have lost their value (VECTOR) live apart, in the annex: it is
+ * filled once, when a plan is carried out by a fork, and never written again.  A map rebuilds what
+ * their values add to attention; no room is held for values there.
+ *
  * Invariants, checked by ek_cache_check in the tests after each of them:
- *     0 <= n[l][h] <= cap[l][h];  pos ascending, distinct, < next_pos within a head.
+ *     0 <= n[l][h] <= cap[l][h];  pos ascending, distinct, < next_pos within a head;
+ *     the same of the annex, and no position is in both.
  *
  * Bytes: an entry costs 2 x head_dim x element size (key and value) plus 4 (its position) plus
- * 4 x n_carry for each lane.  A lane's state costs 4 x n_state per (layer, kv head) whatever is
- * held. */
+ * 4 x n_carry for each lane; one of the annex costs a key and a position.  A lane's state costs 4 x
+ * n_state per (layer, kv head) whatever is held. */
 #ifndef EK_INFER_CACHE_H
 #define EK_INFER_CACHE_H
 
+#include "infer/maps.h"
 #include "infer/plan.h"
 #include "scorers/measure.h"
 
@@ -28,6 +34,14 @@ typedef struct ek_lane {
     float *state;   /* (n_layers, n_heads, n_state): what a learned scorer has read; NULL if none */
 } ek_lane;
 
+/* Keys without values; columns as the cache's own.  infer/annex.c alone writes here. */
+typedef struct ek_annex {
+    const ek_maps *maps; /* borrowed; NULL: there is no annex */
+    int64_t *layer_at;
+    int32_t *first, *n, *cap, *pos;
+    void *k;
+} ek_annex;
+
 typedef struct ek_cache_need {
     ek_dims dims;
     ek_dtype dtype;
@@ -35,6 +49,8 @@ typedef struct ek_cache_need {
     const int32_t *caps; /* or (n_layers, n_heads) of them; NULL: cap */
     int n_lanes;
     const ek_measure *const *measures; /* (n_lanes) with n_carry > 0 each */
+    const int32_t *mapped;             /* (n_layers, n_heads) room of the annex; NULL: none */
+    const ek_maps *maps;               /* what rebuilds its values; borrowed */
 } ek_cache_need;
 
 typedef struct ek_cache {
@@ -50,7 +66,8 @@ typedef struct ek_cache {
     float *bias;              /* NULL: all 0 */
     void *k, *v;              /* (entries, head_dim) of dtype */
     ek_lane *lane;            /* (n_lanes) */
-    void *block;              /* the one block all of the above point into; owned */
+    ek_annex annex;
+    void *block; /* the one block all of the above point into; owned */
     size_t block_bytes;
 } ek_cache;
 
@@ -67,7 +84,7 @@ enum { EK_MAX_HEADS = 256 }; /* KV heads of a layer */
 ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek_err *err);
 void ek_cache_close(ek_cache *c); /* also of a zeroed or closed one */
 
-/* One layer, with the carry of a lane (lane < 0: none). */
+/* One layer, with the carry of a lane (lane < 0: none).  Of the annex: see infer/annex.h. */
 void ek_cache_view(const ek_cache *c, int layer, int lane, ek_view *out);
 /* A layer of a lane, to be written by its measure; lane < 0: nothing. */
 ek_memory ek_cache_memory(ek_cache *c, int layer, int lane);
@@ -89,7 +106,8 @@ void ek_cache_rewind(ek_cache *c, int n);
 /* Carry out a plan: `to` becomes what the plan says of `from`.  to == from evicts in place; another
  * `to` (open, with room) is a fork that copies only what is kept, with lane `lane` of `from` as its
  * lane 0 (if `to` has one), its state included, and `from` stays whole.  In place all lanes move
- * along, and states stay what they are.  EK_EBROKEN if
+ * along, and states stay what they are.  Entries lose their values in a fork only, of a cache
+ * without annex.  EK_EBROKEN if
  * the plan does not fit: other sizes, made for another number of entries, slots out of order, no
  * room, a lane that remembers something else, or a shared lane under lists that differ; then both
  * caches are as before. */
@@ -98,6 +116,7 @@ ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_pl
 
 ek_code ek_cache_check(const ek_cache *c, ek_err *err);
 ek_cache_bytes ek_cache_count(const ek_cache *c);
-int64_t ek_cache_entries(const ek_cache *c); /* living, over layers and heads */
+int64_t ek_cache_entries(const ek_cache *c); /* living, with values, over layers and heads */
+int64_t ek_cache_mapped(const ek_cache *c);  /* those of the annex */
 
 #endif

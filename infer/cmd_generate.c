@@ -5,6 +5,7 @@
 #include "infer/save_plan.h"
 #include "infer/template.h"
 #include "infer/utf8.h"
+#include "infer/vector.h"
 #include "infer/weights.h"
 
 #include <errno.h>
@@ -50,6 +51,7 @@ typedef struct session {
     ek_tokenizer *tok;
     ek_template template;
     ek_weights *weights;
+    ek_maps maps;
     ek_engine *engine;
     ek_method_set set;
     ek_scorer scorer;
@@ -328,6 +330,15 @@ static ek_code read_spec(const char *spec, ek_method_set *set, ek_err *err)
     return code;
 }
 
+static ek_code open_maps(session *s, ek_err *err)
+{
+    const ek_maps_need need = {.dims = ek_model_dims(s->model),
+                               .model_hash = ek_model_hash(s->model),
+                               .tokenizer_hash = ek_tokenizer_hash(s->tok)};
+
+    return ek_vector_open(&s->maps, &s->policy.method, &s->set, s->policy.decode, &need, err);
+}
+
 static ek_code open_policy(session *s, const options *o, ek_err *err)
 {
     ek_policy *p = &s->policy;
@@ -365,14 +376,14 @@ static ek_code open_policy(session *s, const options *o, ek_err *err)
 
         EK_TRY(ek_weights_open(&s->weights, weights, &need, s->dev, err));
         ek_weights_apply(s->weights, &p->method);
-        return EK_OK;
+        return open_maps(s, err);
     }
     s->scorer = (ek_scorer){.cls = signal,
                             .dev = s->dev,
                             .dims = *ek_model_dims(s->model),
                             .set = {.seed = s->set.seed}};
     p->method.measure.scorer = &s->scorer;
-    return EK_OK;
+    return open_maps(s, err);
 }
 
 /* ---- the run ---- */
@@ -520,6 +531,10 @@ static void summary(const session *s, double prefill_s)
             (double)(b.kv + b.pos + r->state_bytes) / 1e6, (double)full / 1e6,
             (double)ek_cache_entries(&r->cache) / (double)heads, r->cache.next_pos,
             (double)b.block / 1e6);
+    if (ek_cache_mapped(&r->cache) > 0)
+        fprintf(stderr, "vector    %.1f more entries per head without values; maps of %.2f MB\n",
+                (double)ek_cache_mapped(&r->cache) / (double)heads,
+                (double)ek_maps_bytes(&s->maps) / 1e6);
     if (r->step > 0)
         fprintf(stderr, "generated %lld tokens, %.1f tok/s, %.2f %% of it scoring\n",
                 (long long)s->n_new, (double)r->step / s->decode_s,
@@ -557,6 +572,7 @@ static void close_session(session *s)
     ek_sampler_close(&s->sampler);
     ek_engine_close(s->engine);
     ek_weights_close(s->weights);
+    ek_maps_close(&s->maps);
     ek_template_clear(&s->template);
     ek_tokens_clear(&s->prompt);
     ek_tokenizer_close(s->tok);

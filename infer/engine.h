@@ -35,7 +35,8 @@ ek_code ek_engine_future(ek_engine *e, ek_cache *c, const int32_t *tok, int n, c
 
 /* A row's ledger counts decode steps, each after its plan (so a method that cuts at the first
  * decode step is counted as cut); bytes_peak alone is taken before the plan, newborn included.
- * Bytes are those of living entries: keys, values, positions and the measure's state. */
+ * Bytes are those of living entries: keys, values, positions and the measure's state.  An entry
+ * without value counts as half a one wherever entries are counted. */
 typedef struct ek_row {
     const ek_policy *policy; /* borrowed; NULL: full cache */
     ek_cache cache;          /* at most one lane, and only while plans may come */

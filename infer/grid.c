@@ -3,8 +3,10 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "infer/vector.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +21,10 @@ const ek_field ek_budget_fields[] = {
            "bytes of the whole cache, positions and state included"),
     EK_FIELD_END};
 
-ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weights,
-                       const ek_method_set *set, int64_t seed, ek_model *model,
-                       const char *tokenizer_hash, ek_device *dev, ek_err *err)
+static ek_code open_scorer(ek_method *method, ek_scorer *scorer, ek_weights **weights,
+                           const ek_method_set *set, int64_t seed, ek_model *model,
+                           const char *tokenizer_hash, ek_device *dev, ek_err *err)
 {
-    *weights = NULL;
-    EK_TRY(ek_method_open(method, set, err));
     if (method->measure.signal->learner) {
         const ek_weights_need need = {.method = method->name,
                                       .dims = ek_model_dims(model),
@@ -47,6 +47,21 @@ ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weight
     scorer->set.seed = set->seed >= 0 ? set->seed : seed;
     method->measure.scorer = scorer;
     return EK_OK;
+}
+
+ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weights, ek_maps *maps,
+                       const ek_method_set *set, ek_decode decode, int64_t seed, ek_model *model,
+                       const char *tokenizer_hash, ek_device *dev, ek_err *err)
+{
+    const ek_maps_need need = {.dims = ek_model_dims(model),
+                               .model_hash = ek_model_hash(model),
+                               .tokenizer_hash = tokenizer_hash};
+
+    *weights = NULL;
+    memset(maps, 0, sizeof *maps);
+    EK_TRY(ek_method_open(method, set, err));
+    EK_TRY(open_scorer(method, scorer, weights, set, seed, model, tokenizer_hash, dev, err));
+    return ek_vector_open(maps, method, set, decode, &need, err);
 }
 
 /* The settings that differ from a bare name, in a fixed order. */
@@ -124,6 +139,10 @@ static ek_code add_cell(ek_grid *g, int method, const ek_method_set *set, const 
                    .method = method,
                    .label = set->label ? set->label : set->name,
                    .keep = b && b->keep ? (double)budget->num / (double)budget->den : NAN};
+    if (!set->label && set->rest == EK_REST_VECTOR) {
+        snprintf(c->own_label, sizeof c->own_label, "%s+vector", set->name);
+        c->label = c->own_label;
+    }
     if (spec.failed)
         code = EK_FAIL(err, EK_ENOMEM, "no memory for the grid");
     else if (spec.size >= sizeof c->spec)
@@ -176,9 +195,10 @@ ek_code ek_grid_open(ek_grid *g, const ek_method_set *methods, int n_methods,
     g->method = calloc(n, sizeof *g->method);
     g->scorer = calloc(n, sizeof *g->scorer);
     g->weights = calloc(n, sizeof *g->weights);
+    g->maps = calloc(n, sizeof *g->maps);
     g->cell = calloc(cells, sizeof *g->cell);
     g->measure = calloc(cells, sizeof *g->measure);
-    if (!g->method || !g->scorer || !g->weights || !g->cell || !g->measure) {
+    if (!g->method || !g->scorer || !g->weights || !g->maps || !g->cell || !g->measure) {
         EK_CHECK(EK_FAIL(err, EK_ENOMEM, "no memory for %zu cells", cells));
     }
     for (int m = -1; m < n_methods; m++) {
@@ -188,8 +208,8 @@ ek_code ek_grid_open(ek_grid *g, const ek_method_set *methods, int n_methods,
         if (m >= 0 && is_full)
             continue; /* it is cell 0 already */
         g->n_methods++;
-        EK_CHECK(ek_grid_method(&g->method[at], &g->scorer[at], &g->weights[at], set, seed, model,
-                                tokenizer_hash, dev, err));
+        EK_CHECK(ek_grid_method(&g->method[at], &g->scorer[at], &g->weights[at], &g->maps[at], set,
+                                decode, seed, model, tokenizer_hash, dev, err));
         for (int b = 0; b < (is_full ? 1 : n_budgets); b++) {
             ek_budget budget = {0};
 
@@ -209,11 +229,14 @@ fail:
 
 void ek_grid_close(ek_grid *g)
 {
-    for (int m = 0; m < g->n_methods; m++)
+    for (int m = 0; m < g->n_methods; m++) {
         ek_weights_close(g->weights[m]);
+        ek_maps_close(&g->maps[m]);
+    }
     free(g->method);
     free(g->scorer);
     free(g->weights);
+    free(g->maps);
     free(g->cell);
     free((void *)g->measure);
     memset(g, 0, sizeof *g);
@@ -223,9 +246,12 @@ void ek_grid_hash(const ek_grid *g, char out[33])
 {
     ek_hasher *h = ek_hasher_open();
 
-    for (int m = 0; m < g->n_methods; m++)
+    for (int m = 0; m < g->n_methods; m++) {
         if (h && g->weights[m])
             ek_hasher_add(h, ek_weights_hash(g->weights[m]), 32);
+        if (h && g->maps[m].block)
+            ek_hasher_add(h, g->maps[m].hash, 32);
+    }
     memset(out, '0', 32);
     out[32] = '\0';
     if (h)

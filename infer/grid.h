@@ -20,7 +20,8 @@ typedef struct ek_cell {
     ek_policy policy;
     int full;          /* the baseline: everything stays */
     int method;        /* index into the grid's methods */
-    const char *label; /* what tables call the method; borrowed */
+    const char *label; /* what tables call the method; borrowed, or the following */
+    char own_label[64];
     char
         spec[512]; /* canonical text of method, settings and budget: "snapkv:window=32@keep=0.25" */
     double keep;   /* asked, or NAN */
@@ -35,6 +36,7 @@ typedef struct ek_grid {
     ek_method *method;    /* (n_methods) */
     ek_scorer *scorer;    /* (n_methods) of those that are not learned */
     ek_weights **weights; /* (n_methods) NULL unless learned */
+    ek_maps *maps;        /* (n_methods) all zero unless `rest: vector` */
     int n_methods;
 } ek_grid;
 
@@ -45,13 +47,14 @@ ek_code ek_grid_open(ek_grid *g, const ek_method_set *methods, int n_methods,
                      ek_model *model, const char *tokenizer_hash, ek_device *dev, ek_err *err);
 void ek_grid_close(ek_grid *g);
 
-/* Of all weights in the grid; part of what identifies a run. */
+/* Of all weights and maps in the grid; part of what identifies a run. */
 void ek_grid_hash(const ek_grid *g, char out[33]);
 
-/* A method ready to measure: `set` applied to its row, weights opened if it is learned, the scorer
- * filled in.  *weights is NULL for others; the caller closes it. */
-ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weights,
-                       const ek_method_set *set, int64_t seed, ek_model *model,
+/* A method ready to measure: `set` applied to its row, weights opened if it is learned, maps if it
+ * has `rest: vector`, the scorer filled in.  *weights is NULL and *maps zero for others; the caller
+ * closes both. */
+ek_code ek_grid_method(ek_method *method, ek_scorer *scorer, ek_weights **weights, ek_maps *maps,
+                       const ek_method_set *set, ek_decode decode, int64_t seed, ek_model *model,
                        const char *tokenizer_hash, ek_device *dev, ek_err *err);
 
 #endif

@@ -210,6 +210,7 @@ void ek_model_close(ek_model *m)
     ek_device_free(m->dev, m->buf.head_x);
     ek_device_free(m->dev, m->buf.copy);
     free(m->buf.row);
+    free(m->buf.mapped);
     free(m->layers);
     free(m->inv_freq);
     ek_gguf_close(m->gguf);

@@ -3,6 +3,7 @@
  * Per layer: norm, one product for q, k and v, rotation of q and k, append to the caches, attention
  * of all feeds, the tap, then the output product into the residual; norm, one product for gate and
  * up, silu, down into the residual.  The head runs only for tokens whose logits are asked. */
+#include "infer/annex.h"
 #include "infer/model_parts.h"
 
 #include <stdlib.h>
@@ -92,10 +93,12 @@ static ek_code reserve_rows(ek_model *m, int rows, int head_rows, int copy_rows,
 
     if (rows > b->rows) {
         ek_attn_row *grown = realloc(b->row, sizeof *grown * (size_t)round_up(rows));
+        ek_mapped_row *mapped = realloc(b->mapped, sizeof *mapped * (size_t)round_up(rows));
 
-        if (!grown)
+        b->row = grown ? grown : b->row;
+        b->mapped = mapped ? mapped : b->mapped;
+        if (!grown || !mapped)
             return EK_FAIL(err, EK_ENOMEM, "no memory for a step of %d sequences", rows);
-        b->row = grown;
         b->rows = round_up(rows);
     }
     if (head_rows > b->head_rows) {
@@ -141,6 +144,9 @@ static ek_code check_feed(const ek_model *m, const ek_feed *f, ek_err *err)
     if (ek_cache_room(f->cache) < f->n)
         return EK_FAIL(err, EK_EBROKEN, "the cache has room for %d tokens, expected %d",
                        ek_cache_room(f->cache), f->n);
+    if (f->prob && ek_cache_mapped(f->cache) > 0)
+        return EK_FAIL(err, EK_EBROKEN,
+                       "probabilities are asked of a cache whose values are partly gone");
     for (int t = 0; t < f->n; t++)
         if (f->tok[t] < 0 || f->tok[t] >= d->n_vocab)
             return EK_FAIL(err, EK_EASKED, "token %d: found id %d, expected 0 .. %d", t, f->tok[t],
@@ -178,6 +184,35 @@ static void project(ek_model *m, const ek_layer *y, int l, const ek_feed *feeds,
         r->view.next_pos = feeds[i].cache->next_pos + feeds[i].n; /* moves only after the step */
         at += (size_t)feeds[i].n;
     }
+}
+
+/* What the entries of the caches' annexes, whose values are gone, add to attention. */
+static void attend_annexes(ek_model *m, int l, const ek_feed *feeds, int n_feeds)
+{
+    const ek_dims *d = &m->dims;
+    ek_step_buffers *b = &m->buf;
+    const int q = ek_n_query(d);
+    int n = 0;
+
+    for (int i = 0; i < n_feeds; i++) {
+        const ek_annex *a = &feeds[i].cache->annex;
+        ek_mapped_row *r = &b->mapped[n];
+
+        if (!ek_annex_has(feeds[i].cache, l))
+            continue;
+        *r = (ek_mapped_row){.n_new = feeds[i].n,
+                             .joint = a->maps->joint,
+                             .w = ek_maps_weight(a->maps, l, 0),
+                             .b = ek_maps_bias(a->maps, l, 0),
+                             .q = b->row[i].q,
+                             .out = b->row[i].out,
+                             .lse = b->row[i].lse};
+        ek_annex_view(feeds[i].cache, l, &r->view);
+        n++;
+    }
+    if (n > 0)
+        m->dev->ops.attn_mapped(m->dev, b->mapped, n, d->scale, (size_t)(q + 2 * ek_n_kv(d)),
+                                (size_t)q, m->inv_freq);
 }
 
 static void feed_forward(ek_model *m, const ek_layer *y, int tokens)
@@ -277,6 +312,7 @@ ek_code ek_model_step(ek_model *m, const ek_feed *feeds, int n_feeds, const ek_t
 
         project(m, y, l, feeds, n_feeds, tokens);
         ops->attn(m->dev, b->row, n_feeds, d->scale, (size_t)(q + 2 * ek_n_kv(d)), (size_t)q);
+        attend_annexes(m, l, feeds, n_feeds);
         if (tap && tap->layer) {
             const ek_tap_layer t = {.layer = l,
                                     .n_feeds = n_feeds,

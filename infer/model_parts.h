@@ -23,6 +23,7 @@ typedef struct ek_step_buffers {
     float *lse;                             /* (tokens, query heads) */
     int32_t *pos, *tok;                     /* (tokens) */
     ek_attn_row *row;                       /* (rows) */
+    ek_mapped_row *mapped;                  /* (rows) */
     float *head_x, *head_normed;            /* (head_rows, d_model) */
     float *copy;                            /* (copy_rows, n_vocab) */
 } ek_step_buffers;

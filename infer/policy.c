@@ -2,6 +2,7 @@
 #include "infer/policy.h"
 
 #include "infer/budget.h"
+#include "infer/vector.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -82,6 +83,7 @@ int ek_policy_watches(const ek_policy *p, int first_plan)
 
 void ek_policy_scratch_close(ek_policy_scratch *s)
 {
+    ek_vector_scratch_close(&s->vector);
     free(s->block);
     *s = (ek_policy_scratch){0};
 }
@@ -202,20 +204,21 @@ static void mark_protected(const ek_method *m, const ek_view *view, int32_t entr
     }
 }
 
-/* Mark the survivors of one layer's heads. */
-static void mark(const ek_policy *p, const ek_view *view, int32_t entries, float *score,
-                 uint8_t *mask)
+/* Mark the survivors of one layer's heads: `more` of each head beyond the budget, whose protection
+ * stays the budget's. */
+static void mark(const ek_policy *p, const ek_view *view, int32_t entries, int32_t more,
+                 float *score, uint8_t *mask)
 {
     mark_protected(&p->method, view, entries, mask);
     if (p->method.budget == EK_SHARE_LAYER) {
-        ek_share_layer(&p->method, view, entries, score, mask);
+        ek_share_layer(&p->method, view, entries + more, score, mask);
         return;
     }
     for (int h = 0; h < view->n_heads; h++) {
         int32_t sinks, recent;
 
         ek_policy_protected(&p->method, view->n[h], entries, &sinks, &recent);
-        ek_select(score, view->first + h, view->n + h, 1, entries - sinks - recent, mask);
+        ek_select(score, view->first + h, view->n + h, 1, entries + more - sinks - recent, mask);
     }
 }
 
@@ -235,6 +238,7 @@ static ek_code put_list(ek_plan *out, int i, int32_t n, const uint8_t *mask, ek_
         out->slot[at++] = j;
     }
     out->first[i + 1] = (int32_t)at;
+    out->mapped_first[i + 1] = out->mapped_first[i];
     return EK_OK;
 }
 
@@ -261,23 +265,44 @@ ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t 
         return EK_FAIL(err, EK_EBROKEN, "plan of %d x %d lists, cache of %d x %d", out->n_layers,
                        out->n_heads, c->dims.n_layers, H);
     EK_TRY(make_room(scratch, c, err));
-    out->first[0] = 0;
+    out->first[0] = out->mapped_first[0] = 0;
     for (int l = 0; l < c->dims.n_layers; l++) {
+        ek_vector_pool pool = {.mask = scratch->mask, .score = scratch->score, .entries = entries};
         ek_view view;
         int all;
 
         ek_cache_view(c, l, lane, &view);
         all = entries <= 0 || fits(p, &view, entries);
+        pool.first = model ? c->first : view.first; /* one set for the model: layer 0's marks */
+        pool.more = all ? 0 : ek_vector_more(&p->method, view.n, H, entries);
         if (!all && !(model && l > 0)) {
             EK_TRY(scores(p, c, lane, l, scratch->sum, scratch->score, err));
-            mark(p, &view, entries, scratch->score, scratch->mask);
+            mark(p, &view, entries, pool.more, scratch->score, scratch->mask);
         }
-        /* One set for the model: the marks of layer 0 serve all. */
+        if (pool.more > 0) {
+            EK_TRY(ek_vector_split(&p->method, c->dev, &c->dims, &view, &pool, &scratch->vector,
+                                   out, err));
+            continue;
+        }
         for (int h = 0; h < H; h++)
-            EK_TRY(put_list(out, l * H + h, view.n[h],
-                            all ? NULL : scratch->mask + (model ? c->first[h] : view.first[h]),
-                            err));
+            EK_TRY(
+                put_list(out, l * H + h, view.n[h], all ? NULL : pool.mask + pool.first[h], err));
     }
+    return EK_OK;
+}
+
+/* Are pos[0 .. n - 1] the positions of these slots of a list? */
+static ek_code check_positions(const int32_t *pos, const int32_t *slot, int32_t n,
+                               const ek_cache *before, int i, ek_err *err)
+{
+    const int H = before->dims.n_heads;
+    const int32_t *was = before->pos + before->layer_at[i / H] + before->first[i];
+
+    for (int32_t j = 0; j < n; j++)
+        if (slot[j] < 0 || slot[j] >= before->n[i] || pos[j] != was[slot[j]])
+            return EK_FAIL(err, EK_EBROKEN,
+                           "layer %d, head %d: entry %d has position %d, the plan keeps slot %d",
+                           i / H, i % H, j, pos[j], slot[j]);
     return EK_OK;
 }
 
@@ -286,50 +311,67 @@ static ek_code check_list(const ek_plan *plan, int i, const ek_cache *before, co
 {
     const int H = after->dims.n_heads, l = i / H, h = i % H;
     const int32_t kept = plan->first[i + 1] - plan->first[i];
-    const int32_t *slot = plan->slot + plan->first[i];
+    const int32_t mapped = plan->mapped_first[i + 1] - plan->mapped_first[i];
+    const ek_annex *annex = &after->annex;
+    const int32_t keys = annex->maps != NULL ? annex->n[i] : 0;
 
-    if (after->n[i] != kept)
-        return EK_FAIL(err, EK_EBROKEN, "layer %d, head %d: planned %d entries, the cache holds %d",
-                       l, h, kept, after->n[i]);
+    if (after->n[i] != kept || keys != mapped)
+        return EK_FAIL(err, EK_EBROKEN,
+                       "layer %d, head %d: planned %d entries and %d without values, the cache "
+                       "holds %d and %d",
+                       l, h, kept, mapped, after->n[i], keys);
     if (before == NULL || before == after)
         return EK_OK;
-    const int32_t *a = before->pos + before->layer_at[l] + before->first[i];
-    const int32_t *b = after->pos + after->layer_at[l] + after->first[i];
-    for (int32_t j = 0; j < kept; j++)
-        if (slot[j] < 0 || slot[j] >= before->n[i] || b[j] != a[slot[j]])
+    EK_TRY(check_positions(after->pos + after->layer_at[l] + after->first[i],
+                           plan->slot + plan->first[i], kept, before, i, err));
+    if (mapped == 0)
+        return EK_OK;
+    return check_positions(annex->pos + annex->layer_at[l] + annex->first[i],
+                           plan->mapped + plan->mapped_first[i], mapped, before, i, err);
+}
+
+/* An entry without value counts half: asked for B, a head has B - a and 2 a of those. */
+static ek_code check_layer(const ek_policy *p, const ek_plan *plan, int l, int32_t entries,
+                           ek_err *err)
+{
+    const int H = plan->n_heads, share = p->method.budget == EK_SHARE_LAYER;
+    const int32_t a = ek_vector_more(&p->method, plan->of + l * H, H, entries);
+    int64_t sum = 0, halves = 0, seen = 0;
+
+    for (int i = l * H; i < (l + 1) * H; i++) {
+        const int32_t n = plan->of[i], kept = plan->first[i + 1] - plan->first[i];
+        const int32_t mapped = plan->mapped_first[i + 1] - plan->mapped_first[i];
+        const int32_t asked = entries > 0 && entries < n ? entries : n;
+        const int32_t least = entries > 0 ? ek_share_floor(&p->method, n, entries + a) : n;
+
+        if (share ? kept + mapped < least || kept + mapped > n
+                  : kept != asked - a || mapped != 2 * a)
             return EK_FAIL(err, EK_EBROKEN,
-                           "layer %d, head %d: entry %d has position %d, the plan keeps slot %d", l,
-                           h, j, b[j], slot[j]);
+                           "layer %d, head %d: asked for %s%d entries, kept %d and %d without "
+                           "values",
+                           l, i % H, share ? "at least " : "", share ? least : asked, kept, mapped);
+        sum += kept;
+        halves += mapped;
+        seen += n;
+    }
+    const int64_t asked = entries > 0 && (int64_t)entries * H < seen ? (int64_t)entries * H : seen;
+    if (halves != 2 * (int64_t)a * H || sum + halves / 2 != asked)
+        return EK_FAIL(err, EK_EBROKEN,
+                       "layer %d: asked for %" PRId64 " entries, kept %" PRId64 " and %" PRId64
+                       " without values",
+                       l, asked, sum, halves);
     return EK_OK;
 }
 
 ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
                         const ek_cache *after, int32_t entries, ek_err *err)
 {
-    const int H = after->dims.n_heads, share = p->method.budget == EK_SHARE_LAYER;
+    const int H = after->dims.n_heads;
 
     for (int l = 0; l < after->dims.n_layers; l++) {
-        int64_t sum = 0, seen = 0;
-
-        for (int h = 0; h < H; h++) {
-            const int i = l * H + h;
-            const int32_t n = plan->of[i], kept = plan->first[i + 1] - plan->first[i];
-            const int32_t asked = entries > 0 && entries < n ? entries : n;
-            const int32_t least = entries > 0 ? ek_share_floor(&p->method, n, entries) : n;
-
-            if (share ? kept < least || kept > n : kept != asked)
-                return EK_FAIL(err, EK_EBROKEN,
-                               "layer %d, head %d: asked for %s%d entries, kept %d", l, h,
-                               share ? "at least " : "", share ? least : asked, kept);
-            EK_TRY(check_list(plan, i, before, after, err));
-            sum += kept;
-            seen += n;
-        }
-        const int64_t asked =
-            entries > 0 && (int64_t)entries * H < seen ? (int64_t)entries * H : seen;
-        if (sum != asked)
-            return EK_FAIL(err, EK_EBROKEN,
-                           "layer %d: asked for %" PRId64 " entries, kept %" PRId64, l, asked, sum);
+        for (int h = 0; h < H; h++)
+            EK_TRY(check_list(plan, l * H + h, before, after, err));
+        EK_TRY(check_layer(p, plan, l, entries, err));
     }
     return EK_OK;
 }

@@ -67,9 +67,18 @@ int ek_policy_watches(const ek_policy *p, int first_plan);
 /* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
  * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
  * min(n, quota), quotas sum to n_heads * entries per layer, protected entries are in.
+ * With `rest: vector` 2 a entries of a head count half each, as infer/vector.h says.
  * Equal scores: the younger stays; across heads the lower head.
  * entries 0 keeps everything.  EK_ENAN as ek_measure_score; EK_EBROKEN if out has no room, or if
  * heads that must share one set hold different positions. */
+typedef struct ek_vector_scratch { /* of infer/vector.c */
+    float *worth, *error, *square; /* (entries of a layer) each */
+    int32_t *slot;
+    uint8_t *mask;
+    void *block; /* owned */
+    int64_t room;
+} ek_vector_scratch;
+
 typedef struct ek_policy_scratch {
     float *score;  /* (entries of a layer) */
     double *sum;   /* (entries of a head) */
@@ -77,6 +86,7 @@ typedef struct ek_policy_scratch {
     void *block;   /* the one block all of the above point into; owned */
     int64_t room;  /* entries of a layer it has room for */
     int64_t grown; /* how often it grew: tests see it stand still */
+    ek_vector_scratch vector;
 } ek_policy_scratch;
 void ek_policy_scratch_close(ek_policy_scratch *s);
 

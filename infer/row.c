@@ -36,6 +36,12 @@ static int32_t budget_now(const ek_row *r, const ek_cache *c)
     return ek_budget_entries(&p->budget, n, &cost) + grown;
 }
 
+/* Entries of a list; those without values count half. */
+static int32_t held_by(const ek_cache *c, int list)
+{
+    return c->n[list] + (c->annex.maps != NULL ? c->annex.n[list] / 2 : 0);
+}
+
 static void count_kept(ek_row *r)
 {
     const ek_cache *c = &r->cache;
@@ -44,10 +50,10 @@ static void count_kept(ek_row *r)
     r->kept_min = INT32_MAX;
     r->kept_max = 0;
     for (int i = 0; i < c->dims.n_layers * c->dims.n_heads; i++) {
-        if (c->n[i] < r->kept_min)
-            r->kept_min = c->n[i];
-        if (c->n[i] > most)
-            most = c->n[i];
+        const int32_t n = held_by(c, i);
+
+        r->kept_min = n < r->kept_min ? n : r->kept_min;
+        most = n > most ? n : most;
     }
     r->kept_max = most;
 }
@@ -87,6 +93,7 @@ static ek_code keep_all(ek_engine *e, const ek_cache *c, ek_err *err)
 
     EK_TRY(ek_engine_plan_room(e, c, err));
     p->first[0] = 0;
+    memset(p->mapped_first, 0, sizeof *p->mapped_first * (size_t)(heads + 1));
     for (int i = 0; i < heads; i++) {
         for (int32_t s = 0; s < c->n[i]; s++)
             p->slot[p->first[i] + s] = s;
@@ -130,10 +137,12 @@ static ek_code fork_cache(ek_row *r, ek_engine *e, const ek_cache *from, int lan
 {
     const int heads = from->dims.n_layers * from->dims.n_heads;
     const ek_measure *m = r->policy ? &r->policy->method.measure : NULL;
-    int32_t *caps = malloc(sizeof *caps * (size_t)heads);
+    int32_t *caps = malloc(2 * sizeof *caps * (size_t)heads);
     const ek_cache_need need = {.dims = from->dims,
                                 .dtype = from->dtype,
                                 .caps = caps,
+                                .mapped = caps + heads,
+                                .maps = r->policy ? r->policy->method.maps : NULL,
                                 .n_lanes = r->later && lane >= 0 ? 1 : 0,
                                 .measures = &m};
     ek_code code;
@@ -141,6 +150,8 @@ static ek_code fork_cache(ek_row *r, ek_engine *e, const ek_cache *from, int lan
     if (!caps)
         return EK_FAIL(err, EK_ENOMEM, "no memory for the sizes of a cache");
     size_heads(r, &e->plan, grow, caps);
+    for (int i = 0; i < heads; i++)
+        caps[heads + i] = e->plan.mapped_first[i + 1] - e->plan.mapped_first[i];
     code = ek_cache_open(to, &need, e->dev, err);
     free(caps);
     if (code != EK_OK)
@@ -330,8 +341,10 @@ static ek_code after_step(ek_row *r, ek_engine *e, ek_err *err)
             return ek_err_in(err, "%s: step %lld", r->policy->method.name, (long long)r->step);
         bytes = held(r);
     }
-    r->kept_sum += (double)r->n_feed * (double)ek_cache_entries(&r->cache) /
-                   ((double)r->cache.dims.n_layers * r->cache.dims.n_heads);
+    r->kept_sum +=
+        (double)r->n_feed *
+        ((double)ek_cache_entries(&r->cache) + (double)ek_cache_mapped(&r->cache) / 2.0) /
+        ((double)r->cache.dims.n_layers * r->cache.dims.n_heads);
     r->seen_sum += (double)r->n_feed * r->cache.next_pos;
     r->bytes_sum += bytes * r->n_feed;
     r->steps_counted += r->n_feed;

@@ -69,6 +69,11 @@ typedef struct ek_when {
     int every;       /* decode: when over budget, at steps divisible by every; 0: never */
 } ek_when;
 
+/* What becomes of the rest, or of a part of it: gone, or (VECTOR, infer/vector.h) keys stay and
+ * values are rebuilt by maps. */
+typedef enum ek_rest { EK_REST_DROP, EK_REST_VECTOR } ek_rest;
+typedef enum ek_lose { EK_LOSE_ERROR, EK_LOSE_RELATIVE, EK_LOSE_WEIGHTED } ek_lose;
+
 typedef struct ek_method {
     const char *name, *brief, *paper;
     ek_measure measure;
@@ -76,6 +81,10 @@ typedef struct ek_method {
     ek_share budget;    /* how entries are shared out; how many is not in the row */
     ek_granularity granularity;
     ek_when when;
+    ek_rest rest;
+    ek_lose select; /* whose values go first, by `rest: vector` */
+    const struct ek_maps
+        *maps; /* borrowed; NULL until a run opens those that `rest: vector` needs */
 } ek_method;
 
 /* All of them, in the order of list.h, NULL at the end. */
@@ -90,10 +99,12 @@ EK_METHODS(EK_DECLARE)
  * `{name: snapkv, window: 32, pool: max, pool_size: 7, group: mean, recent: 32}`.
  * -1 (or NULL) leaves the row's choice. */
 typedef struct ek_method_set {
-    char *name, *label, *weights; /* label: what tables call it; default the name */
+    char *name, *label, *weights; /* label: what tables call it; default the name, or name+vector */
+    char *maps;                   /* folder of VECTOR's maps */
     int64_t window, pool_size, sinks, recent, refresh, every, seed;
     double rate;
     int pool, group, granularity, share, carry; /* index into the names below, 0 = row's choice */
+    int rest, select;                           /* ek_rest, ek_lose */
 } ek_method_set;
 extern const ek_method_set ek_method_set_defaults; /* an element's start values */
 

@@ -21,6 +21,8 @@ static const char *const groups[] = {"row", "mean", "max", "sum", NULL};
 static const char *const granularities[] = {"row", "head", "layer", "model", NULL};
 static const char *const shares[] = {"row", "uniform", "layer", NULL};
 static const char *const carries[] = {"row", "once", "last", "sum", "ema", "sum_per_age", NULL};
+static const char *const rests[] = {"drop", "vector", NULL};
+static const char *const selects[] = {"error", "relative", "weighted", NULL};
 
 const ek_method_set ek_method_set_defaults = {.window = -1,
                                               .pool_size = -1,
@@ -51,6 +53,10 @@ const ek_field ek_method_fields[] = {
     EK_ENUM(ek_method_set, granularity, granularities, "one kept set per head, layer or model"),
     EK_ENUM(ek_method_set, share, shares, "of a layer's budget among its heads"),
     EK_ENUM(ek_method_set, carry, carries, "of attention over time"),
+    EK_ENUM(ek_method_set, rest, rests,
+            "drop what is not kept; or vector: keep more keys, rebuild their values from them"),
+    EK_STRING(ek_method_set, maps, "folder of the maps that rest: vector needs"),
+    EK_ENUM(ek_method_set, select, selects, "rest: vector: whose values are rebuilt"),
     EK_FIELD_END};
 
 static ek_code unknown(const char *name, ek_err *err)
@@ -103,6 +109,8 @@ static void change_rest(ek_method *m, const ek_method_set *set)
         m->granularity = (ek_granularity)(set->granularity - 1);
     if (set->share > 0)
         m->budget = (ek_share)(set->share - 1);
+    m->rest = (ek_rest)set->rest;
+    m->select = (ek_lose)set->select;
 }
 
 /* Choices that mean nothing together are refused, not ignored. */
@@ -149,6 +157,30 @@ static ek_code check_rest(const ek_method *m, ek_err *err)
     return EK_OK;
 }
 
+static ek_code check_vector(const ek_method *m, const ek_method_set *set, ek_err *err)
+{
+    if (m->rest != EK_REST_VECTOR) {
+        if (set->maps != NULL || set->select > 0)
+            return EK_FAIL(err, EK_EASKED, "found %s, expected it with rest: vector only",
+                           set->maps != NULL ? "maps" : "select");
+        return EK_OK;
+    }
+    if (set->maps == NULL)
+        return EK_FAIL(err, EK_EASKED,
+                       "rest: vector needs maps: {name: %s, rest: vector, maps: "
+                       "FOLDER}",
+                       m->name);
+    if (!m->when.prefill_end && !m->when.first_step)
+        return EK_FAIL(err, EK_EASKED,
+                       "rest: vector needs a method that cuts once, at the end of "
+                       "the prompt");
+    if (m->select == EK_LOSE_WEIGHTED && m->measure.signal->source == EK_FROM_ENTRIES)
+        return EK_FAIL(err, EK_EASKED,
+                       "select: found weighted, expected it with methods that measure attention "
+                       "only");
+    return EK_OK;
+}
+
 ek_code ek_method_open(ek_method *out, const ek_method_set *set, ek_err *err)
 {
     const ek_method *row = set->name != NULL ? ek_method_find(set->name) : NULL;
@@ -161,7 +193,8 @@ ek_code ek_method_open(ek_method *out, const ek_method_set *set, ek_err *err)
     m = *row;
     change_measure(&m.measure, set);
     change_rest(&m, set);
-    if (check_measure(&m.measure, set, err) != EK_OK || check_rest(&m, err) != EK_OK)
+    if (check_measure(&m.measure, set, err) != EK_OK || check_rest(&m, err) != EK_OK ||
+        check_vector(&m, set, err) != EK_OK)
         return ek_err_in(err, "methods: %s", set->name);
     *out = m;
     return EK_OK;
