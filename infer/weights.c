@@ -99,7 +99,12 @@ static ek_code read_choice(const reader *r, const char *key, const char *const *
 /* What the scorer remembers beside the entry; files from before there was anything say nothing. */
 static ek_code read_memory(ek_scorer_set *set, const reader *r, ek_err *err)
 {
+    int64_t skip = 0;
+
     EK_TRY(read_choice(r, "carried", ek_carried_names, &set->carried, err));
+    if (ek_json_get(r->root, "skip") != NULL)
+        EK_TRY(read_int(r, r->root, "skip", 0, 1, &skip, err));
+    set->skip = skip != 0;
     if (ek_json_get(r->root, "delay") != NULL)
         EK_TRY(read_int(r, r->root, "delay", 0, 1 << 20, &set->delay, err));
     return EK_OK;

@@ -13,6 +13,7 @@
  *     hidden     width of the mlp; any positive integer otherwise
  *     carried    "none", "ema", "full"; absent: none
  *     delay      0 .. recent; absent: 0             sinks, recent    the protection
+ *     skip       recurrent: 1 or 0; absent: 0
  *     dims       {"n_layers", "n_heads", "group", "head_dim"} of the model
  *     model, tokenizer    their hashes; the refusal of wrong ones says the right ones
  *     weights    XXH3-128 of model.safetensors, 32 hex digits; absent: not checked
@@ -24,8 +25,8 @@
  *     mlp         hidden.weight (hidden, n)   hidden.bias, out.weight (1, hidden)
  *     linear      out.weight (1, n)
  *     recurrent   memory.weight (3 d/2, n): d/2 rows of Wq, of Wk, of Wv   gate.weight (2, n):
- *                 input, forget   gate.bias (1, 2)   out.weight (1, d/2)
- * Formulas: scorers/mlp.c, linear.c, recurrent.c, age.h. */
+ *                 input, forget   gate.bias (1, 2)   out.weight (1, d/2)   skip.weight (1, n) with
+ * skip Formulas: scorers/mlp.c, linear.c, recurrent.c, age.h. */
 #ifndef EK_INFER_WEIGHTS_H
 #define EK_INFER_WEIGHTS_H
 

@@ -5,7 +5,7 @@
  *     phi(z) = [ softmax(z) ; softmax(-z) ]             positive, sums to 2
  *     log in = 15 tanh(gi / 15)   f = sigmoid(15 tanh(gf / 15))   gi, gf linear in x
  *     o_u = what q_u reads of the memory once it has taken in token u + delay (scorers/memory.h)
- *     r_u = w_out . silu(o_u) + b_out  (+ w_skip . x_u)
+ *     r_u = w_out . silu(o_u) + b_out  (+ w_skip . x_u, set.skip)
  * KVpop's mLSTM (arXiv 2607.05061): every token goes into the memory, sinks included, and stays
  * there after it is evicted; the later read has seen `delay` tokens of the entry's future.  Rows of
  * Wq, Wk and Wv start as the first components of key, key and value; w_out starts at 0, so an
@@ -22,8 +22,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { PROJECT = EK_INPUT_TENSORS, GATE, GATE_BIAS, OUT, OUT_BIAS }; /* tensors, in order */
-enum { CHUNK = EK_MEMORY_CHUNK, TILE = 4 * CHUNK };                  /* rows of one projection */
+enum { PROJECT = EK_INPUT_TENSORS, GATE, GATE_BIAS, OUT, OUT_BIAS, SKIP }; /* tensors, in order */
+enum { CHUNK = EK_MEMORY_CHUNK, TILE = 4 * CHUNK }; /* rows of one projection */
 
 #define CAP          15.0 /* of the gates */
 #define INPUT_START  (-2.0)
@@ -45,6 +45,8 @@ static int describe(const ek_scorer *s, ek_param *out)
     out[n++] = (ek_param){"gate.bias", 1, 2, 1, 0};
     out[n++] = (ek_param){"out.weight", 1, dv, 1, 1};
     out[n++] = (ek_param){"out.bias", 1, 1, 1, 0};
+    if (s->set.skip)
+        out[n++] = (ek_param){"skip.weight", 1, in, 1, 1};
     return n + ek_age_describe(s, out + n);
 }
 
@@ -74,7 +76,7 @@ static void init(const ek_scorer *s, ek_real *params, uint64_t seed)
 
 /* The parameters of one head. */
 typedef struct head {
-    const ek_real *project, *gate, *gate_bias, *out;
+    const ek_real *project, *gate, *gate_bias, *out, *skip; /* skip: NULL unless set.skip */
     ek_real out_bias;
 } head;
 
@@ -86,6 +88,7 @@ static head head_of(const ek_scorer *s, int l, int h)
                   .gate = p + ek_params_at(s, GATE, l, h),
                   .gate_bias = p + ek_params_at(s, GATE_BIAS, l, h),
                   .out = p + ek_params_at(s, OUT, l, h),
+                  .skip = s->set.skip ? p + ek_params_at(s, SKIP, l, h) : NULL,
                   .out_bias = p[ek_params_at(s, OUT_BIAS, l, h)]};
 }
 
@@ -161,11 +164,11 @@ static void gates(const ek_scorer *s, const head *p, ek_real *gate, const ek_rea
         gate[i] = (ek_real)(CAP * tanh((double)(gate[i] + p->gate_bias[i % 2]) / CAP));
 }
 
-/* r of rows that were read; silu: room for (rows, dv). */
-static void scores(const ek_scorer *s, const head *p, const ek_real *o, int rows, ek_real *silu,
-                   ek_real *r)
+/* r of rows that were read, from o (rows, dv) and inputs x; silu: room for (rows, dv). */
+static void scores(const ek_scorer *s, const head *p, const ek_real *o, const ek_real *x, int rows,
+                   ek_real *silu, ek_real *r)
 {
-    const int dv = n_values(s);
+    const int dv = n_values(s), in = ek_inputs_n(s);
 
     ek_real_silu(s->dev, silu, o, (size_t)rows * (size_t)dv);
     for (int i = 0; i < rows; i++) {
@@ -177,6 +180,8 @@ static void scores(const ek_scorer *s, const head *p, const ek_real *o, int rows
             sum += y[c] * p->out[c];
         r[i] = sum + p->out_bias;
     }
+    if (p->skip != NULL)
+        ek_real_gemm(s->dev, r, 1, x, (size_t)in, 0, p->skip, (size_t)in, 1, rows, 1, in, EK_ADD);
 }
 
 /* ---- a whole sequence ---- */
@@ -305,15 +310,15 @@ static void forward(const ek_scorer *s, const ek_view *in, int h, ek_real *act, 
         ek_memory_forward(&c, state, state + size, m.work);
     }
     for (int i = 0; i < reads; i += TILE)
-        scores(s, &p, m.o + (size_t)i * (size_t)dv, reads - i < TILE ? reads - i : TILE, m.work,
-               r + i);
+        scores(s, &p, m.o + (size_t)i * (size_t)dv, m.x + (size_t)i * (size_t)ek_inputs_n(s),
+               reads - i < TILE ? reads - i : TILE, m.work, r + i);
     for (int i = reads; i < n; i++)
         r[i] = 0;
 }
 
 /* Gradients of one head's parameters. */
 typedef struct head_grad {
-    ek_real *project, *gate, *gate_bias, *out, *out_bias;
+    ek_real *project, *gate, *gate_bias, *out, *out_bias, *skip;
 } head_grad;
 
 static head_grad grad_of(const ek_scorer *s, int l, int h, ek_real *p)
@@ -322,14 +327,18 @@ static head_grad grad_of(const ek_scorer *s, int l, int h, ek_real *p)
                        .gate = p + ek_params_at(s, GATE, l, h),
                        .gate_bias = p + ek_params_at(s, GATE_BIAS, l, h),
                        .out = p + ek_params_at(s, OUT, l, h),
-                       .out_bias = p + ek_params_at(s, OUT_BIAS, l, h)};
+                       .out_bias = p + ek_params_at(s, OUT_BIAS, l, h),
+                       .skip = s->set.skip ? p + ek_params_at(s, SKIP, l, h) : NULL};
 }
 
 /* From r to o (rows, dv). */
 static void scores_back(const ek_scorer *s, const head *p, const head_grad *g, const ek_real *o,
-                        const ek_real *dr, int rows, ek_real *silu, ek_real *go)
+                        const ek_real *x, const ek_real *dr, int rows, ek_real *silu, ek_real *go)
 {
-    const int dv = n_values(s);
+    const int dv = n_values(s), in = ek_inputs_n(s);
+
+    if (g->skip != NULL)
+        ek_real_gemm(s->dev, g->skip, (size_t)in, dr, 1, 1, x, (size_t)in, 0, 1, in, rows, EK_ADD);
 
     ek_real_silu(s->dev, silu, o, (size_t)rows * (size_t)dv);
     for (int i = 0; i < rows; i++) {
@@ -400,7 +409,8 @@ static void backward(const ek_scorer *s, const ek_view *in, int h, ek_real *act,
 
         const int u = chunk_of(s, &m, n, i, at, &c);
         if (c.n_q > 0)
-            scores_back(s, &p, &grad, c.o, dr + u, c.n_q, z, go);
+            scores_back(s, &p, &grad, c.o, m.x + (size_t)u * (size_t)ek_inputs_n(s), dr + u, c.n_q,
+                        z, go);
         ek_memory_backward(&c, state, state + size, &g, work);
         project_back(s, &grad, &m, &c, &g, i * CHUNK, u, z);
     }
@@ -418,7 +428,7 @@ static size_t advance_work(const ek_scorer *s, int rows)
     const size_t d = (size_t)s->dims.head_dim, dv = (size_t)n_values(s);
     const size_t n = (size_t)(rows < CHUNK ? rows : CHUNK);
 
-    return n * ((size_t)ek_inputs_n(s) + 2 * dv + 3 * d + 2 * dv + 2 + 2 * CHUNK + 3) + 1;
+    return n * (2 * (size_t)ek_inputs_n(s) + 2 * dv + 3 * d + 2 * dv + 2 + 2 * CHUNK + 3) + 1;
 }
 
 /* First slot of the head whose position is at least `pos`. */
@@ -446,16 +456,17 @@ static void advance_chunk(const ek_scorer *s, const ek_view *in, int h, const he
     const int64_t first = (int64_t)pos[row] - s->set.delay;
     const int begin = slot_at(in, h, first), end = slot_at(in, h, first + rows);
     int at[CHUNK];
-    ek_real *x = work, *z = x + rows * width, *k = z + rows * 2 * dv, *q = k + rows * d;
+    ek_real *x = work, *old = x + rows * width, *z = old + rows * width, *k = z + rows * 2 * dv,
+            *q = k + rows * d;
     ek_real *scaled = q + rows * d, *gate = scaled + rows * d, *o = gate + rows * 2;
     ek_real *silu = o + rows * dv, *weight = silu + rows * dv, *product = weight + rows * CHUNK;
     ek_real *carry = product + rows * CHUNK, *den = carry + rows, *last = den + rows;
 
     assert(pos[row + rows - 1] - pos[row] == rows - 1 && end - begin <= rows);
     if (end > begin) {
-        ek_inputs_read(s, in, h, begin, end - begin, x);
-        ek_inputs_standardise(s, in->layer, h, end - begin, x);
-        times(s->dev, z, x, p->project, end - begin, dv, width);
+        ek_inputs_read(s, in, h, begin, end - begin, old);
+        ek_inputs_standardise(s, in->layer, h, end - begin, old);
+        times(s->dev, z, old, p->project, end - begin, dv, width);
         features(s->dev, q, z, (size_t)dv, end - begin, 1, dv);
         for (int i = 0; i < end - begin; i++)
             at[i] = (int)(pos[begin + i] - first);
@@ -485,7 +496,7 @@ static void advance_chunk(const ek_scorer *s, const ek_view *in, int h, const he
                                .o = o,
                                .den = den};
     ek_memory_forward(&c, state, state, scaled);
-    scores(s, p, o, end - begin, silu, r + begin);
+    scores(s, p, o, old, end - begin, silu, r + begin);
 }
 
 static void advance(const ek_scorer *s, const ek_view *in, int h, int first_row, int rows,

@@ -31,6 +31,7 @@ typedef struct ek_scorer_set {
     bool rms;       /* divide k and v each by its root mean square before the network */
     int64_t sinks, recent; /* the protection it was trained for */
     int64_t delay; /* recurrent: entries of the future its memory has seen when it is read */
+    bool skip;     /* recurrent: add a linear score of the entry itself */
     int carried;   /* ek_carried: columns of attention among the inputs (scorers/carried.h) */
 } ek_scorer_set;
 
@@ -129,8 +130,8 @@ size_t ek_params_at(const ek_scorer *s, int tensor, int layer, int h);
 
 /* Signals and learned scorers. */
 extern const ek_scorer_class ek_scorer_full, ek_scorer_recency, ek_scorer_random, ek_scorer_knorm,
-    ek_scorer_keydiff, ek_scorer_attention, ek_scorer_oracle, ek_scorer_mlp,
-    ek_scorer_linear, ek_scorer_recurrent;
+    ek_scorer_keydiff, ek_scorer_attention, ek_scorer_oracle, ek_scorer_mlp, ek_scorer_linear,
+    ek_scorer_recurrent;
 /* The learned ones, NULL-terminated: gradient checks, training and weights go over this table. */
 extern const ek_scorer_class *const ek_learned[];
 const ek_scorer_class *ek_learned_find(const char *name); /* NULL if unknown */

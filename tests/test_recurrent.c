@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 enum { DIM = 64, IN = 2 * DIM, DV = DIM / 2, LAYERS = 2, HEADS = 2, MOST = 4096 };
-enum { MEAN, SCALE, PROJECT, GATE, GATE_BIAS, OUT, OUT_BIAS }; /* tensors */
+enum { MEAN, SCALE, PROJECT, GATE, GATE_BIAS, OUT, OUT_BIAS, SKIP }; /* tensors */
 
 #ifdef EK_REAL
 static const double tolerance = 1e-12;
@@ -57,10 +57,11 @@ static problem *open_problem(int n, int delay, double gate_sd, uint64_t seed)
 {
     problem *p = malloc(sizeof *p);
 
-    p->s = (ek_scorer){.cls = &ek_scorer_recurrent,
-                       .dev = dev,
-                       .dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .head_dim = DIM},
-                       .set = {.age = EK_AGE_EXP, .recent = MOST, .delay = delay}};
+    p->s = (ek_scorer){
+        .cls = &ek_scorer_recurrent,
+        .dev = dev,
+        .dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .head_dim = DIM},
+        .set = {.age = EK_AGE_EXP, .recent = MOST, .delay = delay, .skip = delay % 2 == 1}};
     p->l = p->s.cls->learner;
     for (int i = 0; i < n * DIM; i++) {
         p->k[n * DIM + i] = (float)ek_rng_normal(seed, 1, (uint64_t)i);
@@ -94,6 +95,8 @@ static problem *open_problem(int n, int delay, double gate_sd, uint64_t seed)
     fill(tensor(p, GATE_BIAS), 2, 1, 1, seed + 5);
     fill(tensor(p, OUT), DV, 0, 1, seed + 6);
     fill(tensor(p, OUT_BIAS), 1, 0, 1, seed + 7);
+    if (p->s.set.skip)
+        fill(tensor(p, SKIP), IN, 0, 0.1, seed + 8);
     return p;
 }
 
@@ -184,6 +187,8 @@ static void define(problem *p, int delay)
         if (t < delay)
             continue;
         input(p, t - delay, x);
+        if (p->s.set.skip)
+            r += product(tensor(p, SKIP), x);
         phi(tensor(p, PROJECT), x, q);
         for (int i = 0; i < DIM; i++)
             den += q[i] * z[i];
@@ -298,7 +303,7 @@ static void test_advance(void **state)
 
     (void)state;
     for (int round = 0; round < 4; round++) {
-        const int delay = round == 0 ? 0 : round == 1 ? 64 : 150 * (round - 1), evicts = round % 2;
+        const int delay = round == 0 ? 0 : round == 1 ? 63 : 150 * (round - 1), evicts = round % 2;
         problem *p = open_problem(N, delay, 2, 90 + (uint64_t)round);
         problem *all = open_problem(N, delay, 2, 90 + (uint64_t)round);
         ek_real *memory = calloc(p->l->n_state(&p->s), sizeof *memory);
@@ -395,7 +400,7 @@ static void test_gradient(void **state)
         fill(c, N, 0, 1, 3);
         p->l->forward(&p->s, &p->view, 1, act, p->r);
         p->l->backward(&p->s, &p->view, 1, act, c, grad);
-        for (int i = PROJECT; i <= OUT_BIAS; i++) {
+        for (int i = PROJECT; i <= (p->s.set.skip ? SKIP : OUT_BIAS); i++) {
             const size_t at = ek_params_at(&p->s, i, 1, 1);
             const size_t n =
                 ek_params_at(&p->s, i + 1, 0, 0) - at; /* the last head of its tensor */
@@ -430,7 +435,7 @@ static void test_gradient(void **state)
 /* Start values, sizes, and what is refused. */
 static void test_settings(void **state)
 {
-    problem *p = open_problem(65, 3, 1, 2);
+    problem *p = open_problem(65, 4, 1, 2);
     ek_param d[EK_MAX_PARAMS];
     ek_err err;
     float out[1];

@@ -121,6 +121,7 @@ static ek_scorer scorer_of(const session *s)
                                .sinks = set->sinks,
                                .recent = set->recent,
                                .delay = cls->learner->advance != NULL ? delay : 0,
+                               .skip = set->scorer.skip,
                                .carried = set->scorer.carried}};
 }
 

@@ -19,6 +19,7 @@ typedef struct ek_train_scorer {
     int64_t hidden;
     int64_t delay; /* of a recurrent scorer; -1: recent */
     int carried;   /* ek_carried */
+    bool skip;     /* recurrent: beside a linear score */
 } ek_train_scorer;
 
 enum { EK_TRAIN_FORESIGHT, EK_TRAIN_KVPOP, EK_TRAIN_VECTOR }; /* ek_train_set.method */

@@ -17,6 +17,7 @@ static const ek_field scorer_fields[] = {
     EK_ENUM(ek_train_scorer, input, inputs, "keys and values as they are, or divided by their rms"),
     EK_INT(ek_train_scorer, delay, -1, 65536,
            "tokens a memory reads on before it scores one; -1: recent"),
+    EK_BOOL(ek_train_scorer, skip, "recurrent: add a linear score of the entry itself"),
     EK_ENUM(ek_train_scorer, carried, carried, "columns of past attention among the inputs"),
     EK_FIELD_END};
 
