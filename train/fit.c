@@ -105,44 +105,92 @@ static void settle(ek_trainer *t, int layer, int h, const moments *m)
     }
 }
 
-ek_code ek_trainer_fit(ek_trainer *t, ek_err *err)
+typedef struct fitting { /* of one trainer */
+    ek_trainer *t;
+    moments *m;     /* (heads of all layers) */
+    double *sums;   /* (heads, 2, n_inputs) */
+    float *x;       /* (heads, TILE, n_inputs) */
+    int32_t *lists; /* (heads, 2, n_heads) */
+} fitting;
+
+static ek_code open_fitting(fitting *f, ek_trainer *t, ek_err *err)
 {
     const ek_dims *d = &t->scorer.dims;
-    const int all = d->n_layers * d->n_heads, threads = t->scorer.dev->threads;
+    const size_t all = (size_t)d->n_layers * (size_t)d->n_heads;
     const size_t width = (size_t)t->scorer.cls->learner->n_inputs(&t->scorer);
-    const int64_t n = t->need.records.n < RECORDS ? t->need.records.n : RECORDS;
-    moments *m = calloc((size_t)all, sizeof *m);
-    double *sums = calloc((size_t)all * 2 * width, sizeof *sums);
-    float *x = malloc((size_t)all * TILE * width * sizeof *x);
-    int32_t *lists = malloc((size_t)all * 2 * (size_t)d->n_heads * sizeof *lists);
+
+    *f = (fitting){.t = t,
+                   .m = calloc(all, sizeof *f->m),
+                   .sums = calloc(all * 2 * width, sizeof *f->sums),
+                   .x = malloc(all * TILE * width * sizeof *f->x),
+                   .lists = malloc(all * 2 * (size_t)d->n_heads * sizeof *f->lists)};
+    if (f->m == NULL || f->sums == NULL || f->x == NULL || f->lists == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "constants of %zu heads", all);
+    for (size_t i = 0; i < all; i++) {
+        f->m[i].sum = f->sums + i * 2 * width;
+        f->m[i].square = f->m[i].sum + width;
+    }
+    return EK_OK;
+}
+
+static void close_fitting(fitting *f)
+{
+    free(f->m);
+    free(f->sums);
+    free(f->x);
+    free(f->lists);
+}
+
+static void observe_record(const fitting *f, const ek_example *r)
+{
+    const ek_scorer *s = &f->t->scorer;
+    const int heads = s->dims.n_heads, all = s->dims.n_layers * heads, threads = s->dev->threads;
+    const size_t width = (size_t)s->cls->learner->n_inputs(s);
+
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int y = 0; y < all; y++) {
+        const room own = {.x = f->x + (size_t)y * TILE * width,
+                          .lists = f->lists + (size_t)y * 2 * (size_t)heads};
+
+        observe(f->t, r, y / heads, y % heads, &f->m[y], &own);
+    }
+}
+
+ek_code ek_trainer_fit_all(ek_trainer *const *t, int n_trainers, ek_err *err)
+{
+    const ek_examples *records = &t[0]->need.records;
+    const int64_t n = records->n < RECORDS ? records->n : RECORDS;
+    fitting *f = calloc((size_t)n_trainers, sizeof *f);
     ek_example r = {0};
 
+    if (f == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "constants of %d scorers", n_trainers);
     err->code = EK_OK;
-    if (m == NULL || sums == NULL || x == NULL || lists == NULL)
-        EK_CHECK(EK_FAIL(err, EK_ENOMEM, "constants of %d heads", all));
-    for (int i = 0; i < all; i++) {
-        m[i].sum = sums + (size_t)i * 2 * width;
-        m[i].square = m[i].sum + width;
-    }
+    for (int k = 0; k < n_trainers; k++)
+        EK_CHECK(open_fitting(&f[k], t[k], err));
     for (int64_t i = 0; i < n; i++) {
-        EK_CHECK(t->need.records.get(t->need.records.ctx, i, &r, err));
-        EK_CHECK(ek_trainer_check(t, i, r.head, err));
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-        for (int y = 0; y < all; y++) {
-            const room own = {.x = x + (size_t)y * TILE * width,
-                              .lists = lists + (size_t)y * 2 * (size_t)d->n_heads};
-
-            observe(t, &r, y / d->n_heads, y % d->n_heads, &m[y], &own);
+        EK_CHECK(records->get(records->ctx, i, &r, err));
+        for (int k = 0; k < n_trainers; k++) {
+            EK_CHECK(ek_trainer_check(t[k], i, r.head, err));
+            observe_record(&f[k], &r);
         }
         ek_example_close(&r);
     }
-    for (int y = 0; y < all; y++)
-        settle(t, y / d->n_heads, y % d->n_heads, &m[y]);
+    for (int k = 0; k < n_trainers; k++) {
+        const int heads = t[k]->scorer.dims.n_heads, all = t[k]->scorer.dims.n_layers * heads;
+
+        for (int y = 0; y < all; y++)
+            settle(t[k], y / heads, y % heads, &f[k].m[y]);
+    }
 fail:
     ek_example_close(&r);
-    free(m);
-    free(sums);
-    free(x);
-    free(lists);
+    for (int k = 0; k < n_trainers; k++)
+        close_fitting(&f[k]);
+    free(f);
     return err->code;
+}
+
+ek_code ek_trainer_fit(ek_trainer *t, ek_err *err)
+{
+    return ek_trainer_fit_all(&t, 1, err);
 }

@@ -1,4 +1,4 @@
-/* train/session.h - a training run from its settings to its weights. */
+/* train/session.h - training runs from their settings to their weights. */
 #ifndef EK_TRAIN_SESSION_H
 #define EK_TRAIN_SESSION_H
 
@@ -59,6 +59,12 @@ typedef struct ek_train_options {
 /* EK_ESTOPPED: stopped on request, checkpoint written; the same settings with `resume` go on. */
 ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, ek_device *dev,
                      ek_err *err);
+
+/* Several runs: those that agree in all that records depend on take their steps together, from one
+ * reading.  Each has its own folder, log and checkpoint, and the bits it has alone.  A run whose
+ * loss is no number ends by itself; the others go on.  The first error is returned. */
+ek_code ek_train_runs(const ek_train_set *set, int n, const ek_train_options *options,
+                      ek_device *dev, ek_err *err);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,466 @@
+/* tests/test_sweep.c - several runs from one reading: which they are, that each has the bits it has
+ * alone, that each is read once, that stopped and killed sweeps resume to the bit. */
+#include "core/file.h"
+#include "infer/model.h"
+#include "results/store.h"
+#include "tests/tiny_model.h"
+#include "train/reading.h"
+#include "train/sweep.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static ek_device *dev;
+static char folder[] = "/tmp/evictkit-sweep-XXXXXX";
+static char model[96], yaml[96];
+
+static char *in_folder(const char *name)
+{
+    static char path[16][160];
+    static int next;
+    char *p = path[next++ % 16];
+
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static void must(ek_code code, const ek_err *err)
+{
+    if (code != EK_OK)
+        fail_msg("%s", err->msg);
+}
+
+/* Cuts, losses over them; two ages, two widths. */
+static const char *const lists[] = {"scorer.age=exp,input", "loss.kind=listwise,regress"};
+
+static ek_code open_runs(ek_train_set **set, int *n, const char *const *sets, int n_sets,
+                         const char *const *list, int n_lists, ek_err *err)
+{
+    const char *const path[] = {yaml};
+    const ek_sweep sweep = {.path = path,
+                            .n_paths = 1,
+                            .set = sets,
+                            .n_sets = n_sets,
+                            .list = list,
+                            .n_lists = n_lists};
+
+    return ek_sweep_open(set, n, &sweep, err);
+}
+
+static ek_code run(const ek_train_set *set, int n, int resume, int64_t stop_after, ek_err *err)
+{
+    const ek_train_options o = {.quiet = 1, .resume = resume, .stop_after = stop_after};
+
+    return ek_train_runs(set, n, &o, dev, err);
+}
+
+static void same_weights(const char *a, const char *b, int same)
+{
+    char pa[200], pb[200];
+    ek_map ma, mb;
+    ek_err err;
+
+    snprintf(pa, sizeof pa, "%s/model.safetensors", a);
+    snprintf(pb, sizeof pb, "%s/model.safetensors", b);
+    must(ek_map_open(&ma, pa, &err), &err);
+    must(ek_map_open(&mb, pb, &err), &err);
+    if ((ma.size == mb.size && memcmp(ma.data, mb.data, ma.size) == 0) != same)
+        fail_msg("%s and %s: %s", pa, pb, same ? "differ" : "are the same");
+    ek_map_close(&ma);
+    ek_map_close(&mb);
+}
+
+static void test_names(void **state)
+{
+    static const char *const quoted[] = {"data.texts='c,d',e"};
+    static const struct {
+        const char *list, *says;
+    } bad[] = {{"loss.kind", "expected key=value"}, {"=3", "expected key=value"},
+               {"seed=1,,2", "empty value"},        {"seed=", "empty value"},
+               {"seed=1,2,1", "1 twice"},           {"out=a,b", "folder of its own"},
+               {"loss.kindd=pair", "loss.kindd"},   {"loss.kind=pear", "pear"}};
+    static const char *const again[] = {"seed=1", "seed=2"};
+    static const char *const many[] = {"seed=1,2,3,4,5,6,7,8,9", "steps=1,2,3,4,5,6,7,8"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, NULL, 0, lists, 2, &err), &err);
+    assert_int_equal(n, 4);
+    assert_string_equal(set[0].out, in_folder("out/scorer.age-exp_loss.kind-listwise"));
+    assert_string_equal(set[1].out, in_folder("out/scorer.age-exp_loss.kind-regress"));
+    assert_string_equal(set[3].out, in_folder("out/scorer.age-input_loss.kind-regress"));
+    assert_int_equal(set[3].loss.kind, EK_LOSS_REGRESS);
+    assert_int_equal(set[3].scorer.age, EK_AGE_INPUT);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++)
+            assert_true(ek_reading_shares(&set[i], &set[j]));
+    ek_sweep_close(set, n);
+    /* Commas within quotes are the value's own. */
+    must(open_runs(&set, &n, NULL, 0, quoted, 1, &err), &err);
+    assert_int_equal(n, 2);
+    assert_string_equal(set[0].data.texts, "c,d");
+    assert_string_equal(set[1].data.texts, "e");
+    assert_false(ek_reading_shares(&set[0], &set[1]));
+    ek_sweep_close(set, n);
+    for (size_t i = 0; i < EK_COUNT(bad); i++) {
+        assert_int_equal(open_runs(&set, &n, NULL, 0, &bad[i].list, 1, &err), EK_EASKED);
+        if (strstr(err.msg, bad[i].says) == NULL)
+            fail_msg("%s: found \"%s\"", bad[i].list, err.msg);
+    }
+    assert_int_equal(open_runs(&set, &n, NULL, 0, again, 2, &err), EK_EASKED);
+    assert_int_equal(open_runs(&set, &n, NULL, 0, many, 2, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "more than 64 runs"));
+}
+
+/* What records depend on parts runs; what they do not depend on does not. */
+static void test_shares(void **state)
+{
+    static const struct {
+        const char *list;
+        int shares;
+    } row[] = {{"optimiser.lr=0.1,0.2", 1},
+               {"steps=4,5", 1},
+               {"scorer.kind=mlp,linear", 1},
+               {"target.eps=1e-5,1e-6", 1},
+               {"keep=30,40", 1},
+               {"save_every=2,3", 1},
+               {"seed=1,2", 0},
+               {"data.mix=0,0.5", 0},
+               {"target.group=max,mean", 0},
+               {"recent=16,17", 0},
+               {"data.horizon=40,48", 0},
+               {"scorer.kind=mlp,recurrent", 0},
+               {"trace=none,memory", 0},
+               {"scorer.carried=none,ema", 1},
+               {"scorer.carried=ema,full", 0}};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(row); i++) {
+        must(open_runs(&set, &n, NULL, 0, &row[i].list, 1, &err), &err);
+        assert_int_equal(n, 2);
+        if (ek_reading_shares(&set[0], &set[1]) != row[i].shares)
+            fail_msg("%s: expected %s", row[i].list, row[i].shares ? "one reading" : "two");
+        ek_sweep_close(set, n);
+    }
+    const char *const whole[] = {"data.entries=0"}, *const kinds[] = {"scorer.kind=mlp,recurrent"};
+    must(open_runs(&set, &n, whole, 1, kinds, 1, &err), &err);
+    assert_true(ek_reading_shares(&set[0], &set[1])); /* both see every token anyway */
+    ek_sweep_close(set, n);
+}
+
+/* Records of a step are read once, however many ask; then they go. */
+static void test_read_once(void **state)
+{
+    static const char *const sets[] = {"trace=none"};
+    const ek_train_options o = {.quiet = 1};
+    ek_train_set *set;
+    ek_reading s;
+    ek_example a, b, c;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, sets, 1, lists, 1, &err), &err);
+    const ek_train_set *const both[] = {&set[0], &set[1]};
+    must(ek_reading_open(&s, both, 2, &o, dev, &err), &err);
+    const ek_examples from = ek_reading_examples(&s);
+    must(ek_reading_keep(&s, 2, &err), &err);
+    must(from.get(from.ctx, 0, &a, &err), &err);
+    const int64_t once = s.collect.tokens;
+    must(from.get(from.ctx, 0, &b, &err), &err);
+    assert_ptr_equal(a.k, b.k);
+    assert_int_equal(s.collect.tokens, once);
+    ek_example_close(&a);
+    ek_example_close(&b); /* lent: the next still has it */
+    must(from.get(from.ctx, 1, &c, &err), &err);
+    ek_example_close(&c);
+    const int64_t both_read = s.collect.tokens;
+    assert_true(both_read > once);
+    must(from.get(from.ctx, 0, &a, &err), &err);
+    must(from.get(from.ctx, 1, &a, &err), &err);
+    assert_int_equal(s.collect.tokens, both_read);
+    ek_reading_next(&s); /* the step is done: asked again, it is read again */
+    must(from.get(from.ctx, 0, &a, &err), &err);
+    assert_int_equal(s.collect.tokens, both_read + once);
+    ek_example_close(&a);
+    must(from.get(from.ctx, s.n_train, &a, &err), &err);
+    const int64_t all = s.collect.tokens;
+    for (int i = 0; i < 3; i++) { /* held out: read once for good */
+        ek_example_close(&a);
+        ek_reading_next(&s);
+        must(from.get(from.ctx, s.n_train, &a, &err), &err);
+    }
+    assert_int_equal(s.collect.tokens, all);
+    ek_example_close(&a);
+    ek_reading_close(&s);
+    ek_sweep_close(set, n);
+}
+
+/* Four runs from one reading, in every kind of trace: each has the bits it has by itself. */
+static void test_bits(void **state)
+{
+    static const char *const traces[] = {"trace=memory", "trace=none", "trace=disk"};
+    char alone[4][160];
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, traces, 1, lists, 2, &err), &err);
+    for (int i = 0; i < n; i++) { /* in folders of their own, from the same settings */
+        ek_train_set one = set[i];
+
+        snprintf(alone[i], sizeof alone[i], "%s/alone%d", folder, i);
+        one.out = alone[i];
+        must(run(&one, 1, 0, 0, &err), &err);
+    }
+    ek_sweep_close(set, n);
+    for (size_t t = 0; t < EK_COUNT(traces); t++) {
+        char out[200];
+        const char *const sets[] = {traces[t], out};
+
+        snprintf(out, sizeof out, "out=%s/%s", folder, traces[t] + 6);
+        must(open_runs(&set, &n, sets, 2, lists, 2, &err), &err);
+        must(run(set, n, 0, 0, &err), &err);
+        for (int i = 0; i < n; i++)
+            same_weights(alone[i], set[i].out, 1);
+        same_weights(set[0].out, set[1].out, 0); /* negative control */
+        same_weights(set[0].out, set[2].out, 0);
+        ek_sweep_close(set, n);
+    }
+}
+
+/* Carried columns that one of them does not read change nothing for it. */
+static void test_carried(void **state)
+{
+    static const char *const list[] = {"scorer.carried=none,ema"};
+    static const char *const sets[] = {"trace=none", "scorer.age=input"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, sets, 2, list, 1, &err), &err);
+    must(run(set, n, 0, 0, &err), &err);
+    for (int i = 0; i < n; i++) {
+        ek_train_set one = set[i];
+
+        one.out = in_folder(i == 0 ? "without" : "with");
+        must(run(&one, 1, 0, 0, &err), &err);
+        same_weights(one.out, set[i].out, 1);
+    }
+    ek_sweep_close(set, n);
+}
+
+static ek_code first_number(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
+{
+    (void)n, (void)name, (void)err;
+    *(double *)ctx = v[0].r;
+    return EK_OK;
+}
+
+static double number(const char *db, const char *sql)
+{
+    ek_store *s;
+    ek_err err;
+    double x = -1;
+
+    must(ek_store_open(&s, db, EK_STORE_READ, &err), &err);
+    must(ek_store_query(s, sql, NULL, 0, first_number, &x, &err), &err);
+    ek_store_close(s);
+    return x;
+}
+
+/* Checkpoints of different rhythm, stopped twice: runs that are further on wait for the others. */
+static const char *const rhythm[] = {"save_every=3,5", "scorer.age=exp,input"};
+
+static void same_as_alone(const ek_train_set *set, int n)
+{
+    for (int i = 0; i < n; i++) { /* ages exp, input: listwise ones of before */
+        char alone[160];
+
+        snprintf(alone, sizeof alone, "%s/alone%d", folder, i % 2 * 2);
+        same_weights(alone, set[i].out, 1);
+    }
+}
+
+static void test_resume(void **state)
+{
+    char out[200], db[200];
+    const char *const sets[] = {"trace=none", out, db}, *file = in_folder("resume.db");
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    snprintf(out, sizeof out, "out=%s/stopped", folder);
+    snprintf(db, sizeof db, "results=%s", file);
+    must(open_runs(&set, &n, sets, 3, rhythm, 2, &err), &err);
+    assert_int_equal(run(set, n, 0, 4, &err), EK_ESTOPPED);
+    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
+    assert_non_null(strstr(err.msg, "--resume"));
+    assert_int_equal(run(set, n, 1, 3, &err), EK_ESTOPPED);
+    must(run(set, n, 1, 0, &err), &err);
+    same_as_alone(set, n);
+    must(run(set, n, 0, 0, &err), &err); /* done before: nothing to do */
+    assert_float_equal(number(file, "SELECT count(*) FROM run WHERE status = 'done'"), 4, 0);
+    assert_float_equal(number(file, "SELECT count(*) FROM run"), 4, 0);
+    assert_float_equal(number(file, "SELECT min(steps_done) FROM train_run"), 12, 0);
+    assert_float_equal(number(file, "SELECT count(*) FROM train_value WHERE name = 'recall' AND"
+                                    " split = 'train' AND value BETWEEN 0 AND 1"),
+                       48, 0);
+    assert_float_equal(number(file, "SELECT count(*) FROM train_value WHERE name = 'recall' AND"
+                                    " split = 'valid'"),
+                       8, 0);
+    ek_sweep_close(set, n);
+}
+
+static ek_code open_killed(ek_train_set **set, int *n, ek_err *err)
+{
+    char out[200], db[200];
+    const char *const sets[] = {"trace=none", out, db};
+
+    snprintf(out, sizeof out, "out=%s/killed", folder);
+    snprintf(db, sizeof db, "results=%s/kill.db", folder);
+    return open_runs(set, n, sets, 3, rhythm, 2, err);
+}
+
+/* kill -9 at some moments, resume: the same weights. */
+static void test_kill(void **state)
+{
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    for (int t = 0; t < 4; t++) {
+        const pid_t child = fork();
+
+        if (child == 0) {
+            setenv("OMP_NUM_THREADS", "1", 1);
+            execl("/proc/self/exe", "test_sweep", "--child", folder, NULL);
+            _exit(127);
+        }
+        usleep(100000 + 100000 * (useconds_t)t);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    must(open_killed(&set, &n, &err), &err);
+    must(run(set, n, 1, 0, &err), &err);
+    same_as_alone(set, n);
+    ek_sweep_close(set, n);
+}
+
+/* One run's loss stops being a number: the others finish, and the call says so. */
+static void test_one_fails(void **state)
+{
+    static const char *const list[] = {"optimiser.lr=0.02,10"};
+    static const char *const sets[] = {"optimiser.weight_decay=10", "optimiser.clip=0",
+                                       "trace=none", "optimiser.warmup=0", "steps=60"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, sets, 5, list, 1, &err), &err);
+    assert_int_equal(run(set, n, 0, 0, &err), EK_ENAN);
+    assert_true(ek_file_exists(in_folder("out/optimiser.lr-0.02/model.safetensors")));
+    assert_false(ek_file_exists(in_folder("out/optimiser.lr-10/model.safetensors")));
+    ek_sweep_close(set, n);
+}
+
+/* What does not fit is found before anything is read or written. */
+static void test_refused(void **state)
+{
+    static const char *const list[] = {"loss.kind=listwise,pair"};
+    static const char *const whole[] = {"data.cut=0", "scorer.age=power"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    must(open_runs(&set, &n, NULL, 0, list, 1, &err), &err);
+    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "ranks over time"));
+    free(set[1].out);
+    set[1].out = strdup(set[0].out);
+    set[1].loss.kind = EK_LOSS_REGRESS;
+    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "two runs would write"));
+    ek_sweep_close(set, n);
+    must(open_runs(&set, &n, whole, 2, list, 1, &err), &err);
+    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "static priorities"));
+    assert_false(ek_file_exists(in_folder("out/loss.kind-listwise/model.safetensors")));
+    ek_sweep_close(set, n);
+}
+
+static int child(void)
+{
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
+        open_killed(&set, &n, &err) != EK_OK)
+        return 1;
+    return run(set, n, 1, 0, &err) != EK_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_read_once), cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_carried),   cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_refused)};
+    const ek_tiny big = {.n_ctx = 2048};
+    char text[900];
+    ek_err err;
+
+    if (argc == 3 && strcmp(argv[1], "--child") == 0) {
+        snprintf(folder, sizeof folder, "%s", argv[2]);
+        snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+        return child();
+    }
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
+        mkdtemp(folder) == NULL)
+        return 77;
+    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    const int size =
+        snprintf(text, sizeof text,
+                 "model: %s\nout: %s/out\nsinks: 2\nrecent: 16\nkeep: 40\n"
+                 "scorer: {hidden: 6, age: exp, delay: 0}\nloss: {kind: listwise}\n"
+                 "data: {texts: datasets/tiny.txt, mix: 0, sequences: 3, valid: 1, length: 320, "
+                 "cut: 160, cuts: 2, horizon: 48, facts: 1, passage: 16, entries: 64}\n"
+                 "trace: memory\nsteps: 12\nbatch: 2\noptimiser: {lr: 0.02, warmup: 2}\n"
+                 "save_every: 4\nvalid_every: 6\n",
+                 model, folder);
+    if (ek_tiny_model(model, &big, &err) != EK_OK ||
+        ek_file_write(yaml, text, (size_t)size, &err) != EK_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ek_device_close(dev);
+    char command[160];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command) != 0 || failed;
+}
