@@ -123,6 +123,45 @@ static void test_traces(void **state)
     same_weights(memory, seed, 0);
 }
 
+static void note(void *ctx, const char *line)
+{
+    if (strncmp(line, "read ", 5) == 0)
+        snprintf(ctx, 160, "%s", line);
+}
+
+/* trace: none reads every sequence of an epoch once, beside those the constants come from and those
+ * held out, once each. */
+static void test_readings(void **state)
+{
+    ek_train_set s = settings(in_folder("readings"));
+    char line[160] = "";
+    const ek_train_options o = {.quiet = 1, .say = note, .ctx = line};
+    ek_err err;
+
+    (void)state;
+    s.data.sequences = 70;
+    s.data.length = 96;
+    s.data.cut = 88;
+    s.data.horizon = 4;
+    s.trace = EK_TRACE_NONE;
+    s.steps = 35;
+    must(ek_train_run(&s, &o, dev, &err), &err);
+    assert_int_equal(strtol(line + 4, NULL, 10), 64 + 70 + 1);
+    /* More than the disk has is refused before anything is read. */
+    s.out = in_folder("greedy");
+    s.trace = EK_TRACE_DISK;
+    s.data.sequences = 1 << 24;
+    s.data.entries = 0;
+    s.data.length = 1024;
+    s.data.cuts = 8;
+    s.scorer.carried = EK_CARRIED_FULL;
+    assert_int_equal(ek_train_run(&s, &o, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "are free"));
+    s.trace = EK_TRACE_MEMORY;
+    assert_int_equal(ek_train_run(&s, &o, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "of memory"));
+}
+
 /* The trace of another text, target, model is refused by name; a damaged one too. */
 static void test_trace_refused(void **state)
 {
@@ -186,6 +225,13 @@ static void test_resume(void **state)
     ek_err err;
 
     (void)state;
+    s.out = in_folder("stopped-none"); /* records made when asked: the same */
+    s.trace = EK_TRACE_NONE;
+    assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
+    must(run(&s, 1, 0, &err), &err);
+    same_weights(in_folder("memory"), s.out, 1);
+    s.out = in_folder("stopped");
+    s.trace = EK_TRACE_MEMORY;
     s.results = in_folder("resume.db");
     assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
@@ -300,7 +346,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_traces),  cmocka_unit_test(test_trace_refused),
         cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
         cmocka_unit_test(test_whole),   cmocka_unit_test(test_retrieval),
-        cmocka_unit_test(test_scorers),
+        cmocka_unit_test(test_scorers), cmocka_unit_test(test_readings),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;

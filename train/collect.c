@@ -228,6 +228,7 @@ static ek_code read_sequence(reading *r, const ek_sequence *s, ek_err *err)
     c->model_seconds += ek_now() - start - (c->target_seconds - tapped);
     c->measured += measure;
     c->tokens += s->n;
+    c->sequences++;
     return EK_OK;
 }
 

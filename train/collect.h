@@ -33,14 +33,14 @@ typedef struct ek_collect {
     ek_collect_need need;
     ek_cache cache; /* reused over sequences */
     float *logits;
-    float *mass;                       /* (EK_DATA_CUTS, length) of one head */
-    float *score;                      /* (length) what entries are sampled by */
-    float *scratch;                    /* (length) */
-    int32_t *pick;                     /* (length) entries chosen */
-    float *carry;                      /* (n_layers, column, floats) so far; NULL: none carried */
-    float *fold;                       /* (4, column, group) */
-    double answer_loss, answer_tokens; /* sum of -log p, and how many; over the measured texts */
-    int64_t tokens, measured;          /* read so far; texts measured */
+    float *mass;                         /* (EK_DATA_CUTS, length) of one head */
+    float *score;                        /* (length) what entries are sampled by */
+    float *scratch;                      /* (length) */
+    int32_t *pick;                       /* (length) entries chosen */
+    float *carry;                        /* (n_layers, column, floats) so far; NULL: none carried */
+    float *fold;                         /* (4, column, group) */
+    double answer_loss, answer_tokens;   /* sum of -log p, and how many; over the measured texts */
+    int64_t sequences, tokens, measured; /* read so far; texts measured */
     double model_seconds, target_seconds; /* in the model; in targets and carried columns */
 } ek_collect;
 

@@ -167,6 +167,18 @@ static void say_answers(const ek_reading *s)
         loss > 2.5 ? "; WARNING: above 2.5 the text is beyond the model and teaches noise" : "");
 }
 
+void ek_reading_say(const ek_reading *s, double seconds)
+{
+    const ek_collect *c = &s->collect;
+
+    ek_train_say(s->options,
+                 "read        %lld sequences, %lld tokens, %.0f tokens/s (model %.0f %%, targets "
+                 "%.0f %%)",
+                 (long long)c->sequences, (long long)c->tokens, (double)c->tokens / seconds,
+                 100 * c->model_seconds / seconds, 100 * c->target_seconds / seconds);
+    say_answers(s);
+}
+
 static ek_code collect_all(ek_reading *s, ek_err *err)
 {
     const int64_t all = s->n_train + s->n_valid;
@@ -191,12 +203,10 @@ static ek_code collect_all(ek_reading *s, ek_err *err)
     EK_TRY(code);
     EK_TRY(ek_trace_finish(s->trace, err));
     const double seconds = ek_now() - start;
-    ek_train_say(s->options,
-                 "collected   %lld records, %.2f GB, %.0f s (%.0f tokens/s; targets %.0f %% of it)",
+    ek_train_say(s->options, "collected   %lld records, %.2f GB, %.0f s",
                  (long long)ek_trace_count(s->trace), (double)ek_trace_bytes(s->trace) / 1e9,
-                 seconds, (double)s->collect.tokens / seconds,
-                 100 * s->collect.target_seconds / seconds);
-    say_answers(s);
+                 seconds);
+    ek_reading_say(s, seconds);
     return EK_OK;
 }
 
@@ -218,6 +228,7 @@ ek_code ek_reading_records(ek_reading *s, ek_err *err)
         ek_train_say(s->options, "records     from %s", path);
         return EK_OK;
     }
+    EK_TRY(ek_trace_fits(path, ek_collect_bytes(&s->collect.need) * key.n, err));
     EK_TRY(ek_trace_create(&s->trace, &key, path, err));
     return collect_all(s, err);
 }

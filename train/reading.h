@@ -52,6 +52,9 @@ ek_examples ek_reading_examples(ek_reading *s); /* valid while the reading is */
 ek_code ek_reading_keep(ek_reading *s, int most, ek_err *err);
 void ek_reading_next(ek_reading *s); /* the step is done: its records go */
 
+/* Says what was read, over so many seconds, and how the model does on answers. */
+void ek_reading_say(const ek_reading *s, double seconds);
+
 /* Of what a run's records hold if it trains by itself. */
 void ek_reading_target_hash(const ek_reading *s, const ek_train_set *set, char out[33]);
 

@@ -293,6 +293,7 @@ fail:
 
 static ek_code train(ek_cohort *g, ek_err *err)
 {
+    const double start = ek_now();
     int open = 0;
 
     for (int i = 0; i < g->n; i++) {
@@ -319,7 +320,10 @@ static ek_code train(ek_cohort *g, ek_err *err)
         if (v->open)
             EK_TRY(ek_log_begin(&g->v[i].log, &row, err));
     }
-    return ek_cohort_train(g, err);
+    EK_TRY(ek_cohort_train(g, err));
+    if (g->reading.trace == NULL)
+        ek_reading_say(&g->reading, ek_now() - start);
+    return EK_OK;
 }
 
 static ek_code run_group(const ek_train_set *const *set, int n, const ek_train_options *options,

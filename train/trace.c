@@ -1,8 +1,11 @@
 /* train/trace.c - records in memory, or in a file that is mapped once it is complete. */
 #include "train/trace.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 const char *const ek_trace_names[] = {"memory", "disk", "none", NULL};
 
@@ -57,6 +60,37 @@ static ek_code new_trace(ek_trace **out, const ek_trace_key *key, const char *pa
     }
     t->key = *key;
     *out = t;
+    return EK_OK;
+}
+
+ek_code ek_trace_fits(const char *path, int64_t bytes, ek_err *err)
+{
+    const char *advice = "take fewer data.entries or data.sequences, or trace: none, which makes "
+                         "records when they are asked for";
+    struct statvfs fs;
+    char *dir, *slash;
+
+    if (path == NULL) {
+        const double all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+        if (all > 0 && (double)bytes > 0.9 * all)
+            return EK_FAIL(err, EK_EASKED,
+                           "the records need up to %.1f GB, the machine has %.1f GB of memory: %s",
+                           (double)bytes / 1e9, all / 1e9, advice);
+        return EK_OK;
+    }
+    dir = strdup(path);
+    if (dir == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "a trace");
+    slash = strrchr(dir, '/');
+    if (slash != NULL)
+        slash[slash == dir] = '\0';
+    const int known = statvfs(slash != NULL ? dir : ".", &fs) == 0;
+    free(dir);
+    const double rest = known ? (double)fs.f_bavail * (double)fs.f_frsize : INFINITY;
+    if ((double)bytes > rest)
+        return EK_FAIL(err, EK_EASKED, "%s: the records need up to %.1f GB, %.1f GB are free: %s",
+                       path, (double)bytes / 1e9, rest / 1e9, advice);
     return EK_OK;
 }
 

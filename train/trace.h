@@ -26,6 +26,10 @@ typedef struct ek_trace_key { /* what the records were made from */
 
 typedef struct ek_trace ek_trace;
 
+/* EK_EASKED if `bytes` are more than the file's disk has free, or (path NULL) than the machine's
+ * memory. */
+ek_code ek_trace_fits(const char *path, int64_t bytes, ek_err *err);
+
 /* Make one: add the records in order, then finish.  path: NULL for memory. */
 ek_code ek_trace_create(ek_trace **out, const ek_trace_key *key, const char *path, ek_err *err);
 /* Takes the record over (memory) or writes it and closes it (disk); closed either way. */
