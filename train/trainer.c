@@ -286,9 +286,9 @@ static void see(ek_thread_room *m, const ek_example *r, int layer, int h, int c,
 void ek_trainer_slots(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
                       int32_t *first, int32_t *n)
 {
-    if (remembers(t)) { /* whole records: slot and token are the same */
+    if (remembers(t)) { /* whole records: slot and token are the same; no read is behind a cut */
         *first = 0;
-        *n = c >= 0 ? r->head->cut[c] : r->head->n;
+        *n = r->head->cut[c >= 0 ? c : r->head->n_cuts - 1];
     } else {
         ek_example_slots(r, layer, h, c >= 0 ? c : r->head->n_cuts - 1, first, n);
     }
