@@ -84,28 +84,36 @@ void ek_toy_close(ek_toy *t)
     *t = (ek_toy){0};
 }
 
-void ek_toy_cell_open(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set, int age)
+void ek_toy_cell_learned(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set,
+                         const ek_scorer_class *cls, ek_scorer_set scorer)
 {
-    const ek_learner *learner;
     ek_method *m = &cell->policy.method;
     ek_err err;
 
     *cell = (ek_toy_cell){0};
     ek_ok(ek_method_open(m, set, &err), &err);
-    cell->scorer = (ek_scorer){.cls = m->measure.signal, .dev = t->dev, .dims = t->dims};
-    cell->scorer.set = (ek_scorer_set){.seed = set->seed, .hidden = 5, .age = age};
-    learner = m->measure.signal->learner;
-    if (learner != NULL) {
+    m->measure.signal = cls;
+    cell->scorer = (ek_scorer){.cls = cls, .dev = t->dev, .dims = t->dims, .set = scorer};
+    if (cls->learner != NULL) {
         const size_t n = ek_params_size(&cell->scorer);
 
         cell->params = malloc(n * sizeof *cell->params);
         assert_non_null(cell->params);
-        learner->init(&cell->scorer, cell->params, 3);
+        cls->learner->init(&cell->scorer, cell->params, 3);
         for (size_t i = 0; i < n; i++)
             cell->params[i] += (ek_real)(.3 * ek_rng_normal(5, 6, i));
         cell->scorer.params = cell->params;
     }
     m->measure.scorer = &cell->scorer;
+}
+
+void ek_toy_cell_open(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set, int age)
+{
+    const ek_method *row = ek_method_find(set->name);
+
+    assert_non_null(row);
+    ek_toy_cell_learned(cell, t, set, row->measure.signal,
+                        (ek_scorer_set){.seed = set->seed, .hidden = 5, .age = age});
 }
 
 void ek_toy_cell_close(ek_toy_cell *cell)
@@ -229,6 +237,11 @@ int ek_toy_same(const ek_cache *a, const ek_cache *b)
                    n * carry) != 0)
             return 0;
     }
+    if (a->n_lanes > 0 && a->lane[0].n_state > 0)
+        return a->lane[0].n_state == b->lane[0].n_state &&
+               memcmp(a->lane[0].state, b->lane[0].state,
+                      (size_t)(a->dims.n_layers * a->dims.n_heads) * a->lane[0].n_state *
+                          sizeof(float)) == 0;
     return 1;
 }
 

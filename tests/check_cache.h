@@ -27,6 +27,9 @@ typedef struct ek_toy_cell {
 } ek_toy_cell;
 
 void ek_toy_cell_open(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set, int age);
+/* The row of a learned method under another learned class and settings. */
+void ek_toy_cell_learned(ek_toy_cell *cell, const ek_toy *t, const ek_method_set *set,
+                         const ek_scorer_class *cls, ek_scorer_set scorer);
 void ek_toy_cell_close(ek_toy_cell *cell);
 
 /* Room for `room` entries and, with gaps, some more that differ from list to list; a lane if the
@@ -37,7 +40,8 @@ void ek_toy_cache(ek_cache *c, const ek_toy *t, int room, int gaps, const ek_mea
  * else they are decode step number `step` (n is 1) and lanes take that. */
 void ek_toy_feed(const ek_toy *t, ek_cache *c, int n, int64_t n_prompt, int64_t step);
 
-/* 1 if both hold the same positions, keys, values and numbers of lane 0, to the bit. */
+/* 1 if both hold the same positions, keys, values and numbers of lane 0, its state included, to the
+ * bit. */
 int ek_toy_same(const ek_cache *a, const ek_cache *b);
 
 /* A view by hand: one layer of n entries in each of at most 4 heads, lists one behind the other,

@@ -2,6 +2,7 @@
 #include "tests/check_cache.h"
 
 #include "core/file.h"
+#include "scorers/carried.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -48,6 +49,36 @@ static int lane_of(const ek_cache *c)
     return c->n_lanes > 0 ? 0 : -1;
 }
 
+/* Learned scorers as they may be set, in turn; 0 when there is no number v. */
+static int open_learned(ek_toy_cell *cell, const ek_toy *t, const char *method, int v)
+{
+    for (int c = 0; ek_learned[c] != NULL; c++)
+        for (int carried = EK_CARRIED_NONE; carried <= EK_CARRIED_FULL; carried++)
+            for (int delay = 0;
+                 delay <= 7 && (delay == 0 || ek_learned[c]->learner->advance != NULL);
+                 delay += 7) {
+                const ek_scorer_set set = {.hidden = 5,
+                                           .age = carried ? EK_AGE_INPUT : EK_AGE_EXP,
+                                           .sinks = 4,
+                                           .recent = 64,
+                                           .delay = delay,
+                                           .carried = carried};
+                const ek_scorer s = {
+                    .cls = ek_learned[c], .dev = t->dev, .dims = t->dims, .set = set};
+                ek_method_set row = ek_method_set_defaults;
+                char name[64];
+                ek_err err;
+
+                if (ek_scorer_check(&s, &err) != EK_OK || v-- > 0)
+                    continue;
+                snprintf(name, sizeof name, "%s", method);
+                row.name = name;
+                ek_toy_cell_learned(cell, t, &row, ek_learned[c], set);
+                return 1;
+            }
+    return 0;
+}
+
 typedef void law(const ek_toy *t, const ek_toy_cell *cell);
 
 /* Every law over every method, in both storage types. */
@@ -61,6 +92,14 @@ static void over_methods(law *f)
             ek_toy_cell cell;
 
             open_cell(&cell, &t, i);
+            f(&t, &cell);
+            ek_toy_cell_close(&cell);
+        }
+        for (int v = 0; type == 0 && v < 100; v++) {
+            ek_toy_cell cell;
+
+            if (!open_learned(&cell, &t, v % 2 ? "foresight" : "kvpop", v))
+                break;
             f(&t, &cell);
             ek_toy_cell_close(&cell);
         }
@@ -259,6 +298,7 @@ static void law_decode(const ek_toy *t, const ek_toy_cell *cell)
 static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
 {
     const ek_policy *p = &cell->policy;
+    const ek_measure *m = &p->method.measure;
     float x[1000], y[1000];
     ek_cache c;
     ek_err err;
@@ -271,6 +311,10 @@ static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
         ek_toy_feed(t, &c, 1, PROMPT, s);
     for (int l = 0; l < t->dims.n_layers; l++) {
         ek_ok(ek_policy_scores(p, &c, lane_of(&c), l, x, &err), &err);
+        if (cell->scorer.set.carried != EK_CARRIED_NONE || ek_measure_n_state(m) > 0) {
+            assert_int_equal(ek_policy_scores(p, &c, -1, l, y, &err), EK_EBROKEN);
+            continue;
+        }
         ek_ok(ek_policy_scores(p, &c, -1, l, y, &err), &err);
         for (int h = 0; h < t->dims.n_heads; h++) {
             const int i = l * t->dims.n_heads + h;
@@ -278,7 +322,8 @@ static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
             assert_memory_equal(x + c.first[i], y + c.first[i], (size_t)c.n[i] * sizeof *x);
         }
     }
-    if (c.n_lanes > 0) { /* the lane is what was read */
+    if (c.n_lanes > 0 && cell->scorer.set.carried == EK_CARRIED_NONE &&
+        ek_measure_n_state(m) == 0) { /* the lane is what was read */
         c.lane[0].carry[0] += 100;
         ek_ok(ek_policy_scores(p, &c, 0, 0, x, &err), &err);
         ek_ok(ek_policy_scores(p, &c, -1, 0, y, &err), &err);
