@@ -25,8 +25,10 @@
  *     mlp         hidden.weight (hidden, n)   hidden.bias, out.weight (1, hidden)
  *     linear      out.weight (1, n)
  *     recurrent   memory.weight (3 d/2, n): d/2 rows of Wq, of Wk, of Wv   gate.weight (2, n):
- *                 input, forget   gate.bias (1, 2)   out.weight (1, d/2)   skip.weight (1, n) with
- * skip Formulas: scorers/mlp.c, linear.c, recurrent.c, age.h. */
+ *                 input, forget   gate.bias (1, 2)   out.weight (1, d/2)
+ *                 with skip: skip.weight (1, n)
+ *
+ * Formulas: scorers/mlp.c, linear.c, recurrent.c, age.h. */
 #ifndef EK_INFER_WEIGHTS_H
 #define EK_INFER_WEIGHTS_H
 
