@@ -330,15 +330,6 @@ static ek_code read_spec(const char *spec, ek_method_set *set, ek_err *err)
     return code;
 }
 
-static ek_code open_maps(session *s, ek_err *err)
-{
-    const ek_maps_need need = {.dims = ek_model_dims(s->model),
-                               .model_hash = ek_model_hash(s->model),
-                               .tokenizer_hash = ek_tokenizer_hash(s->tok)};
-
-    return ek_vector_open(&s->maps, &s->policy.method, &s->set, s->policy.decode, &need, err);
-}
-
 static ek_code open_policy(session *s, const options *o, ek_err *err)
 {
     ek_policy *p = &s->policy;
@@ -376,14 +367,18 @@ static ek_code open_policy(session *s, const options *o, ek_err *err)
 
         EK_TRY(ek_weights_open(&s->weights, weights, &need, s->dev, err));
         ek_weights_apply(s->weights, &p->method);
-        return open_maps(s, err);
+    } else {
+        s->scorer = (ek_scorer){.cls = signal,
+                                .dev = s->dev,
+                                .dims = *ek_model_dims(s->model),
+                                .set = {.seed = s->set.seed}};
+        p->method.measure.scorer = &s->scorer;
     }
-    s->scorer = (ek_scorer){.cls = signal,
-                            .dev = s->dev,
-                            .dims = *ek_model_dims(s->model),
-                            .set = {.seed = s->set.seed}};
-    p->method.measure.scorer = &s->scorer;
-    return open_maps(s, err);
+    return ek_vector_open(&s->maps, &p->method, &s->set, p->decode,
+                          &(ek_maps_need){.dims = ek_model_dims(s->model),
+                                          .model_hash = ek_model_hash(s->model),
+                                          .tokenizer_hash = ek_tokenizer_hash(s->tok)},
+                          err);
 }
 
 /* ---- the run ---- */

@@ -5,11 +5,13 @@
  *     logits        F32 (n_vocab)            of the prompt's last token, full cache
  *     kept.count    I32 (n_layers, n_heads)  entries kept in each head
  *     kept.pos      I32 (sum of kept.count)  their positions, ascending within a head
+ *     mapped.count  I32 (n_layers, n_heads)  entries that keep their key and lose their value
+ *     mapped.pos    I32 (sum of mapped.count)
  *     score.count   I32 (n_layers, n_heads)  entries that were ranked
  *     score.pos     I32 (sum of score.count)
  *     score.value   F32 (sum of score.count) higher stays
- * The scores are absent where a method ranks nothing (full).  Metadata: method, model (hash),
- * entries (asked per head), n_prompt. */
+ * The scores are absent where a method ranks nothing (full), mapped ones without `rest: vector`.
+ * Metadata: method, model (hash), entries (asked per head), n_prompt. */
 #ifndef EK_INFER_SAVE_PLAN_H
 #define EK_INFER_SAVE_PLAN_H
 
@@ -21,7 +23,8 @@ typedef struct ek_saved_plan {
     const float *logits;
     int n_lists; /* n_layers * n_heads */
     int32_t *kept_count, *kept_pos, *score_count, *score_pos;
-    float *score; /* owned, as the lists; NULL: no scores */
+    int32_t *mapped_count, *mapped_pos; /* NULL: none */
+    float *score;                       /* owned, as the lists; NULL: no scores */
 } ek_saved_plan;
 
 /* Scores of all entries c holds, before they are cut.  EK_OK without scores if the policy never
