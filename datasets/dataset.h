@@ -46,21 +46,30 @@ typedef struct ek_grade {
     const char *flag; /* "" or one word: "empty", "unparsed", "distractor"; static */
 } ek_grade;
 
-/* One task as written in a run's YAML.  Every task has the same keys and reads those it needs;
+/* Three tasks hide something in prose (datasets/haystack.h), all on a grid of lengths, depths and
+ * repeats, all with the question behind the text:
+ *   passkey    a number of five digits; kind multi: one of four such numbers
+ *   kv_needle  several keys and values at spread depths, the value of one key
+ *   verbatim   a sentence of another book, to be completed word for word
+ * With query_aware: false what is kept is chosen before the question is seen.
+ *
+ * One task as written in a run's YAML.  Every task has the same keys and reads those it needs;
  * zero and NULL mean the task's own default, which ek_task_open fills in, so that the resolved run
  * shows it.  `tasks: [fidelity, {name: passkey, lengths: [2048]}]` */
 typedef struct ek_task_config {
     int name;             /* index into ek_task_names */
     char *text;           /* folder or file of .txt */
+    char *needle_text;    /* verbatim: folder or file of .txt that the sentences come from */
     int64_t samples;      /* fidelity: windows, spread over the text; 0: all there are */
     int64_t prompt;       /* fidelity: tokens of the prompt */
     int64_t continuation; /* fidelity: tokens that follow */
     int kind;             /* passkey: index into its kinds: "single", "multi" */
-    int64_t *lengths;     /* (n_lengths) passkey: tokens, prompt and answer */
-    int64_t *depths;      /* (n_depths) passkey: percent */
+    int64_t pairs;        /* kv_needle: how many are hidden */
+    int64_t *lengths;     /* (n_lengths) needles: tokens, prompt and answer */
+    int64_t *depths;      /* (n_depths) needles: percent */
     int n_lengths, n_depths;
-    int64_t repeats;        /* passkey: haystacks for each length and depth */
-    int64_t max_new_tokens; /* passkey */
+    int64_t repeats;        /* needles: haystacks for each length and depth */
+    int64_t max_new_tokens; /* needles */
     bool query_aware;       /* evict after the question instead of before it */
     int64_t seed;           /* < 0: who opens the task puts the run's there */
 } ek_task_config;
@@ -82,6 +91,11 @@ typedef struct ek_task_class {
     ek_code (*sample)(ek_sample *out, const ek_task *t, int64_t i, ek_err *err);
     /* NULL: nothing to grade (FORCED). */
     void (*grade)(ek_grade *out, const ek_sample *s, const char *prediction);
+    /* Sentence i of all that the task itself writes around and into the text, with slots (%s, %k,
+     * %v) for what is drawn; NULL behind the last one.  NULL: it writes none.  Training text shares
+     * none of them.
+     */
+    const char *(*wording)(int i);
 } ek_task_class;
 
 struct ek_task {

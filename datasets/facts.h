@@ -21,11 +21,7 @@ typedef struct ek_fact {
 /* n facts in which no template, value, person, place or thing comes twice. */
 void ek_facts_draw(ek_fact *out, int n, ek_draw *draw);
 
-/* Every template and word, each handed to `word` once, in a fixed order. */
-void ek_facts_words(void (*word)(void *ctx, const char *text), void *ctx);
-
 int ek_facts_n_templates(void);
-int ek_facts_n_kinds(void);
 const char *ek_facts_template(int i, int what); /* what: 0 fact, 1 question, 2 answer */
 
 #endif

@@ -2,6 +2,6 @@
 #ifndef EK_DATASETS_LIST_H
 #define EK_DATASETS_LIST_H
 
-#define EK_TASKS(X) X(fidelity) X(passkey)
+#define EK_TASKS(X) X(fidelity) X(passkey) X(kv_needle) X(verbatim)
 
 #endif

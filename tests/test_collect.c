@@ -355,7 +355,7 @@ static void test_again(void **state)
         ek_example_close(&c);
         ek_example_close(&d);
     }
-    assert_int_equal(s.collect.measured, 1);
+    assert_int_equal(s.collect.answers[0].texts, 1);
     close_source(&s);
     close_source(&t);
 }

@@ -196,8 +196,8 @@ static void add_answers(ek_collect *c, const ek_sequence *s, int from, int n)
                 most = (double)z[v] > most ? (double)z[v] : most;
             for (int v = 0; v < vocab; v++)
                 sum += exp((double)z[v] - most);
-            c->answer_loss += most + log(sum) - (double)z[s->tok[j]];
-            c->answer_tokens++;
+            c->answers[s->kind].loss += most + log(sum) - (double)z[s->tok[j]];
+            c->answers[s->kind].tokens++;
         }
 }
 
@@ -208,7 +208,7 @@ static ek_code read_sequence(reading *r, const ek_sequence *s, ek_err *err)
     ek_collect *c = r->c;
     const ek_tap observer = {.layer = tap, .ctx = r};
     const int seam = s->retrieval && s->cut[0] > 0 ? s->cut[0] : s->n;
-    const int measure = seam < s->n && c->measured < c->need.answers;
+    const int measure = seam < s->n && c->answers[s->kind].texts < c->need.answers;
     const double start = ek_now(), tapped = c->target_seconds;
 
     for (int at = 0; at < s->n;) {
@@ -226,7 +226,7 @@ static ek_code read_sequence(reading *r, const ek_sequence *s, ek_err *err)
         at += n;
     }
     c->model_seconds += ek_now() - start - (c->target_seconds - tapped);
-    c->measured += measure;
+    c->answers[s->kind].texts += measure;
     c->tokens += s->n;
     c->sequences++;
     return EK_OK;

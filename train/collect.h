@@ -26,21 +26,26 @@ typedef struct ek_collect_need {
     int whole;   /* 1: records hold every token, whatever data.entries says */
     int carried; /* ek_carried of the columns that records hold */
     int64_t seed;
-    int answers; /* measure the model's own loss on answers in the first so many retrieval texts */
+    int answers; /* measure the model's own loss on answers in the first so many of each kind */
 } ek_collect_need;
+
+typedef struct ek_answers { /* over the measured texts of one kind */
+    double loss, tokens;    /* sum of -log p, and how many */
+    int64_t texts;
+} ek_answers;
 
 typedef struct ek_collect {
     ek_collect_need need;
     ek_cache cache; /* reused over sequences */
     float *logits;
-    float *mass;                         /* (EK_DATA_CUTS, length) of one head */
-    float *score;                        /* (length) what entries are sampled by */
-    float *scratch;                      /* (length) */
-    int32_t *pick;                       /* (length) entries chosen */
-    float *carry;                        /* (n_layers, column, floats) so far; NULL: none carried */
-    float *fold;                         /* (4, column, group) */
-    double answer_loss, answer_tokens;   /* sum of -log p, and how many; over the measured texts */
-    int64_t sequences, tokens, measured; /* read so far; texts measured */
+    float *mass;    /* (EK_DATA_CUTS, length) of one head */
+    float *score;   /* (length) what entries are sampled by */
+    float *scratch; /* (length) */
+    int32_t *pick;  /* (length) entries chosen */
+    float *carry;   /* (n_layers, column, floats) so far; NULL: none carried */
+    float *fold;    /* (4, column, group) */
+    ek_answers answers[EK_DATA_KINDS];
+    int64_t sequences, tokens;            /* read so far */
     double model_seconds, target_seconds; /* in the model; in targets and carried columns */
 } ek_collect;
 

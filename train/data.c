@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert((int)EK_DATA_KINDS == (int)EK_RETRIEVAL_KINDS, "one weight for each kind");
+_Static_assert(sizeof(ek_data_kinds) == sizeof(double) * EK_RETRIEVAL_KINDS, "weights alone");
+
 const ek_data_set ek_data_defaults = {.mix = 0.5,
+                                      .kinds = {.facts = 1},
                                       .sequences = 96,
                                       .valid = 0,
                                       .length = 2048,
@@ -19,17 +23,26 @@ const ek_data_set ek_data_defaults = {.mix = 0.5,
                                       .passage = 64,
                                       .entries = 0};
 
+static const ek_field kind_fields[] = {
+    EK_FLOAT(ek_data_kinds, facts, 0, 1e6, "short facts, then a passage of the text"),
+    EK_FLOAT(ek_data_kinds, pairs, 0, 1e6, "keys with values, anywhere or in one block"),
+    EK_FLOAT(ek_data_kinds, list, 0, 1e6, "records of a register, asked by field"),
+    EK_FLOAT(ek_data_kinds, passage, 0, 1e6, "passages, and sentences of other documents"),
+    EK_FLOAT(ek_data_kinds, mixed, 0, 1e6, "facts, pairs and a sentence of another document"),
+    EK_FIELD_END};
+
 const ek_field ek_data_fields[] = {
     EK_STRING(ek_data_set, texts, "folder of .txt files"),
     EK_FLOAT(ek_data_set, mix, 0, 1, "share of retrieval text"),
+    EK_MAP(ek_data_set, kinds, kind_fields, "retrieval: how often each kind comes"),
     EK_INT(ek_data_set, sequences, 1, 1 << 24, "sequences to train on"),
     EK_INT(ek_data_set, valid, 0, 1 << 20, "sequences held out to watch the loss"),
     EK_INT(ek_data_set, length, 32, 1 << 20, "tokens of the longest sequence"),
     EK_INT(ek_data_set, cut, 0, 1 << 20, "least tokens before a cut; 0: whole sequences"),
     EK_INT(ek_data_set, cuts, 1, EK_DATA_CUTS, "prose: cuts per sequence"),
     EK_INT(ek_data_set, horizon, 1, 1 << 20, "prose: tokens after the cut"),
-    EK_INT(ek_data_set, facts, 1, EK_RETRIEVAL_MAX, "retrieval: facts hidden in a text"),
-    EK_INT(ek_data_set, passage, 8, 4096, "retrieval: tokens of the passage repeated"),
+    EK_INT(ek_data_set, facts, 1, EK_RETRIEVAL_MAX, "retrieval: facts or pairs hidden in a text"),
+    EK_INT(ek_data_set, passage, 8, 4096, "retrieval: tokens of a passage repeated"),
     EK_INT(ek_data_set, entries, 0, 1 << 20, "entries sampled per head of a sequence; 0: all"),
     EK_FIELD_END};
 
@@ -93,6 +106,7 @@ static void hash_all(ek_data *d, ek_hasher *h)
     ek_hasher_add(h, d->texts.hash, 32);
     ek_hasher_add(h, templates, 32);
     ek_hasher_add(h, numbers, sizeof numbers);
+    ek_hasher_add(h, &s->kinds, sizeof s->kinds);
     ek_hasher_add(h, d->dialog.open, strlen(d->dialog.open));
     ek_hasher_add(h, d->dialog.close, strlen(d->dialog.close));
     ek_hasher_add(h, d->dialog.next, strlen(d->dialog.next));
@@ -155,6 +169,11 @@ const char *ek_data_hash(const ek_data *d)
 const char *ek_data_template_hash(const ek_data *d)
 {
     return d->dialog.hash;
+}
+
+const char *ek_data_kind_name(int kind)
+{
+    return ek_retrieval_kind_names[kind];
 }
 
 /* Spread evenly: the whole part of i * mix moves. */
@@ -222,7 +241,7 @@ static size_t add_part(ek_tok_part *part, int *n, const char *text, int flags)
 
 static ek_code render(ek_data *d, const ek_retrieval *r, ek_sequence *out, ek_err *err)
 {
-    ek_tok_part part[5 * (EK_RETRIEVAL_MAX + 1) + 3];
+    ek_tok_part part[5 * EK_RETRIEVAL_TURNS + 3];
     size_t at = 0, begin[EK_DATA_ANSWERS], end[EK_DATA_ANSWERS], question = 0;
     ek_tokens t = {0};
     int n = 0, n_answers = 0;
@@ -243,7 +262,8 @@ static ek_code render(ek_data *d, const ek_retrieval *r, ek_sequence *out, ek_er
         at += add_part(part, &n, r->turn[i].answer, EK_TOK_LOSSY);
     }
     EK_TRY(ek_tokenizer_encode_parts(d->tok, part, n, &t, err));
-    *out = (ek_sequence){.retrieval = 1, .n = (int)t.n, .n_answers = n_answers, .n_cuts = 1};
+    *out = (ek_sequence){.retrieval = 1, .kind = r->kind, .n = (int)t.n, .n_answers = n_answers};
+    out->n_cuts = 1;
     out->cut[0] = d->set.cut > 0 ? (int)ek_tokens_from(&t, (int64_t)question) : 0;
     out->end[0] = out->n;
     for (int i = 0; i < n_answers; i++) {
@@ -262,11 +282,12 @@ ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
     if (!ek_data_is_retrieval(d, i))
         return prose(d, i, out, err);
     const int64_t least = d->set.cut > 0 ? d->set.cut + 256 : d->set.length * 3 / 4;
-    const ek_retrieval_config config = {
+    ek_retrieval_config config = {
         .facts = (int)d->set.facts,
         .min_tokens = (int)(least < d->set.length - 64 ? least : d->set.length - 64),
         .max_tokens = (int)d->set.length,
         .passage_tokens = (int)d->set.passage};
+    memcpy(config.weight, &d->set.kinds, sizeof config.weight);
     EK_TRY(ek_retrieval_make(&r, &d->texts, &d->counter, &config, d->seed, i, err));
     const ek_code code = render(d, &r, out, err);
     ek_retrieval_clear(&r);

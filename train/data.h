@@ -14,26 +14,33 @@
 extern "C" {
 #endif
 
+enum { EK_DATA_ANSWERS = 32, EK_DATA_CUTS = 8, EK_DATA_KINDS = 5 };
+
+/* How often each kind of retrieval text comes (datasets/retrieval.h), in its order. */
+typedef struct ek_data_kinds {
+    double facts, pairs, list, passage, mixed;
+} ek_data_kinds;
+
 typedef struct ek_data_set {
-    char *texts;       /* folder of .txt */
-    double mix;        /* share of retrieval text, 0 .. 1 */
+    char *texts; /* folder of .txt */
+    double mix;  /* share of retrieval text, 0 .. 1 */
+    ek_data_kinds kinds;
     int64_t sequences; /* to train on */
     int64_t valid;     /* more of them, held out to watch the loss */
     int64_t length;    /* tokens of the longest sequence, future included */
     int64_t cut;       /* least tokens before a cut; 0: whole sequences */
     int64_t cuts;      /* prose: cuts per sequence: one reading serves them all */
     int64_t horizon;   /* prose: tokens after the cut */
-    int64_t facts;     /* retrieval: facts hidden in a text */
-    int64_t passage;   /* retrieval: tokens of the passage repeated at the end */
+    int64_t facts;     /* retrieval: facts, pairs or fields of a list hidden in a text */
+    int64_t passage;   /* retrieval: tokens of a passage that is repeated */
     int64_t entries;   /* sampled per head of a sequence; 0: all */
 } ek_data_set;
 extern const ek_data_set ek_data_defaults;
 extern const ek_field ek_data_fields[];
 
-enum { EK_DATA_ANSWERS = 32, EK_DATA_CUTS = 8 };
-
 typedef struct ek_sequence {
     int retrieval;
+    int kind;     /* of retrieval text, 0 .. EK_DATA_KINDS - 1 */
     int32_t *tok; /* (n) owned */
     int n;
     int n_cuts;                                /* a whole sequence has one cut, at 0 */
@@ -50,6 +57,7 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
 void ek_data_close(ek_data *d);
 ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err);
 int ek_data_is_retrieval(const ek_data *d, int64_t i);
+const char *ek_data_kind_name(int kind);
 int ek_data_cuts(const ek_data *d, int64_t i); /* of sequence i */
 /* Of texts, templates, settings and seed: 32 hex digits. */
 const char *ek_data_hash(const ek_data *d);

@@ -155,16 +155,19 @@ void ek_reading_close(ek_reading *s)
 
 static void say_answers(const ek_reading *s)
 {
-    const ek_collect *c = &s->collect;
+    for (int k = 0; k < EK_DATA_KINDS; k++) {
+        const ek_answers *a = &s->collect.answers[k];
+        const double loss = a->tokens > 0 ? a->loss / a->tokens : 0;
 
-    if (c->answer_tokens < 1)
-        return;
-    const double loss = c->answer_loss / c->answer_tokens;
-    ek_train_say(
-        s->options,
-        "retrieval   the model's own loss on %0.f answer tokens of %lld texts: %.2f nats%s",
-        c->answer_tokens, (long long)c->measured, loss,
-        loss > 2.5 ? "; WARNING: above 2.5 the text is beyond the model and teaches noise" : "");
+        if (a->tokens > 0)
+            ek_train_say(
+                s->options,
+                "retrieval   %s: the model's own loss on %0.f answer tokens of %lld texts: %.2f "
+                "nats%s",
+                ek_data_kind_name(k), a->tokens, (long long)a->texts, loss,
+                loss > 2.5 ? "; WARNING: above 2.5 the text is beyond the model and teaches noise"
+                           : "");
+    }
 }
 
 void ek_reading_say(const ek_reading *s, double seconds)
