@@ -13,7 +13,7 @@
  *     hidden     width of the mlp; any positive integer otherwise
  *     carried    "none", "ema", "full"; absent: none
  *     delay      0 .. recent; absent: 0             sinks, recent    the protection
- *     skip       recurrent: 1 or 0; absent: 0
+ *     norm, skip recurrent: 1 or 0; absent: 0
  *     dims       {"n_layers", "n_heads", "group", "head_dim"} of the model
  *     model, tokenizer    their hashes; the refusal of wrong ones says the right ones
  *     weights    XXH3-128 of model.safetensors, 32 hex digits; absent: not checked

@@ -30,6 +30,56 @@ static int is_empty(const ek_real *z, int d)
     return 1;
 }
 
+void ek_memory_features(ek_device *dev, ek_real *y, const ek_real *z, size_t ldz, int rows,
+                        int parts, int dv)
+{
+    ek_real *to = y;
+
+    for (int i = 0; i < rows; i++)
+        for (int p = 0; p < parts; p++, to += 2 * dv) {
+            const ek_real *from = z + (size_t)i * ldz + (size_t)p * (size_t)dv;
+            ek_real lo = from[0], hi = from[0];
+
+#pragma omp simd reduction(min : lo) reduction(max : hi)
+            for (int c = 0; c < dv; c++) {
+                lo = from[c] < lo ? from[c] : lo;
+                hi = from[c] > hi ? from[c] : hi;
+            }
+            for (int c = 0; c < dv; c++) {
+                to[c] = from[c] - hi;
+                to[dv + c] = lo - from[c];
+            }
+        }
+    ek_real_exp_sum(dev, y, y, 0, (size_t)rows * (size_t)parts * 2 * (size_t)dv);
+    for (size_t i = 0; i < (size_t)rows * (size_t)parts * 2; i++, y += dv) {
+        ek_real sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+        for (int c = 0; c < dv; c++)
+            sum += y[c];
+        sum = 1 / sum;
+        for (int c = 0; c < dv; c++)
+            y[c] *= sum;
+    }
+}
+
+void ek_memory_features_back(ek_real *dz, size_t ldz, const ek_real *y, size_t ldy,
+                             const ek_real *dy, int rows, int dv)
+{
+    for (int i = 0; i < rows; i++, dz += ldz, y += ldy, dy += 2 * dv) {
+        const ek_real *minus = y + dv, *dminus = dy + dv;
+        ek_real a = 0, b = 0;
+
+#pragma omp simd reduction(+ : a, b)
+        for (int c = 0; c < dv; c++) {
+            a += y[c] * dy[c];
+            b += minus[c] * dminus[c];
+        }
+        for (int c = 0; c < dv; c++)
+            dz[c] = y[c] * (dy[c] - a) - minus[c] * (dminus[c] - b);
+    }
+}
+
 /* What the gates make of a chunk, in double: log weights grow with the chunk's sum of log f, and
  * only their small differences matter. */
 typedef struct weights {

@@ -22,6 +22,14 @@
 enum { EK_MEMORY_CHUNK = 64 };
 #define EK_MEMORY_FLOOR 1e-6
 
+/* Positive features of numbers: phi(z) = [ softmax(z) ; softmax(-z) ], `parts` vectors of dv
+ * numbers per row of z (row stride ldz); y (rows, parts, 2 dv) dense. */
+void ek_memory_features(ek_device *dev, ek_real *y, const ek_real *z, size_t ldz, int rows,
+                        int parts, int dv);
+/* dz (row stride ldz, dv numbers) of y (row stride ldy) and dy (dense, 2 dv numbers). */
+void ek_memory_features_back(ek_real *dz, size_t ldz, const ek_real *y, size_t ldy,
+                             const ek_real *dy, int rows, int dv);
+
 /* State of one head: C (d, dv) row-major, z (d), m.  All zero remembers nothing: with no token
  * taken in z is 0, and m is not looked at; with one, z is not, since its keys are positive. */
 static inline size_t ek_memory_size(int d, int dv)

@@ -5,7 +5,8 @@
  *     phi(z) = [ softmax(z) ; softmax(-z) ]             positive, sums to 2
  *     log in = 15 tanh(gi / 15)   f = sigmoid(15 tanh(gf / 15))   gi, gf linear in x
  *     o_u = what q_u reads of the memory once it has taken in token u + delay (scorers/memory.h)
- *     r_u = w_out . silu(o_u) + b_out  (+ w_skip . x_u, set.skip)
+ *     r_u = w_out . silu(o_u) + b_out
+ * set.norm divides o_u by its root mean square first; set.skip adds w_skip . x_u.
  * KVpop's mLSTM (arXiv 2607.05061): every token goes into the memory, sinks included, and stays
  * there after it is evicted; the later read has seen `delay` tokens of the entry's future.  Rows of
  * Wq, Wk and Wv start as the first components of key, key and value; w_out starts at 0, so an
@@ -29,6 +30,7 @@ enum { CHUNK = EK_MEMORY_CHUNK, TILE = 4 * CHUNK }; /* rows of one projection */
 #define INPUT_START  (-2.0)
 #define FORGET_START 3.0
 #define FORGET_END   6.0
+#define NORM_EPS     1e-6
 
 static int n_values(const ek_scorer *s)
 {
@@ -121,59 +123,6 @@ static void times(ek_device *dev, ek_real *y, const ek_real *x, const ek_real *w
         ek_real_gemm(dev, y, (size_t)n, x, (size_t)in, 0, w, (size_t)in, 1, rows, n, in, EK_SET);
 }
 
-/* phi of `parts` vectors of dv numbers each per row of z (row stride ldz): y (rows, parts, 2 dv).
- */
-static void features(ek_device *dev, ek_real *y, const ek_real *z, size_t ldz, int rows, int parts,
-                     int dv)
-{
-    ek_real *to = y;
-
-    for (int i = 0; i < rows; i++)
-        for (int p = 0; p < parts; p++, to += 2 * dv) {
-            const ek_real *from = z + (size_t)i * ldz + (size_t)p * (size_t)dv;
-            ek_real lo = from[0], hi = from[0];
-
-#pragma omp simd reduction(min : lo) reduction(max : hi)
-            for (int c = 0; c < dv; c++) {
-                lo = from[c] < lo ? from[c] : lo;
-                hi = from[c] > hi ? from[c] : hi;
-            }
-            for (int c = 0; c < dv; c++) {
-                to[c] = from[c] - hi;
-                to[dv + c] = lo - from[c];
-            }
-        }
-    ek_real_exp_sum(dev, y, y, 0, (size_t)rows * (size_t)parts * 2 * (size_t)dv);
-    for (size_t i = 0; i < (size_t)rows * (size_t)parts * 2; i++, y += dv) {
-        ek_real sum = 0;
-
-#pragma omp simd reduction(+ : sum)
-        for (int c = 0; c < dv; c++)
-            sum += y[c];
-        sum = 1 / sum;
-        for (int c = 0; c < dv; c++)
-            y[c] *= sum;
-    }
-}
-
-/* dz (row stride ldz, dv numbers) of y (row stride ldy) and dy (dense, 2 dv numbers). */
-static void features_back(ek_real *dz, size_t ldz, const ek_real *y, size_t ldy, const ek_real *dy,
-                          int rows, int dv)
-{
-    for (int i = 0; i < rows; i++, dz += ldz, y += ldy, dy += 2 * dv) {
-        const ek_real *minus = y + dv, *dminus = dy + dv;
-        ek_real a = 0, b = 0;
-
-#pragma omp simd reduction(+ : a, b)
-        for (int c = 0; c < dv; c++) {
-            a += y[c] * dy[c];
-            b += minus[c] * dminus[c];
-        }
-        for (int c = 0; c < dv; c++)
-            dz[c] = y[c] * (dy[c] - a) - minus[c] * (dminus[c] - b);
-    }
-}
-
 /* Capped gates (rows, 2) of standardised inputs. */
 static void gates(const ek_scorer *s, const head *p, ek_real *gate, const ek_real *x, int rows)
 {
@@ -182,13 +131,47 @@ static void gates(const ek_scorer *s, const head *p, ek_real *gate, const ek_rea
         gate[i] = (ek_real)(CAP * tanh((double)(gate[i] + p->gate_bias[i % 2]) / CAP));
 }
 
+/* o (rows, dv) with every row divided by its root mean square; 1 / that to `by` unless NULL. */
+static void normalise(ek_real *y, const ek_real *o, int rows, int dv, ek_real *by)
+{
+    for (int i = 0; i < rows; i++, o += dv, y += dv) {
+        ek_real sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+        for (int c = 0; c < dv; c++)
+            sum += o[c] * o[c];
+        const ek_real inverse = (ek_real)(1 / sqrt((double)sum / dv + NORM_EPS));
+        for (int c = 0; c < dv; c++)
+            y[c] = o[c] * inverse;
+        if (by != NULL)
+            by[i] = inverse;
+    }
+}
+
+/* From the gradient of y to that of o, in place. */
+static void normalise_back(ek_real *go, const ek_real *y, const ek_real *by, int rows, int dv)
+{
+    for (int i = 0; i < rows; i++, go += dv, y += dv) {
+        ek_real sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+        for (int c = 0; c < dv; c++)
+            sum += go[c] * y[c];
+        sum /= (ek_real)dv;
+        for (int c = 0; c < dv; c++)
+            go[c] = by[i] * (go[c] - y[c] * sum);
+    }
+}
+
 /* r of rows that were read, from o (rows, dv) and inputs x; silu: room for (rows, dv). */
 static void scores(const ek_scorer *s, const head *p, const ek_real *o, const ek_real *x, int rows,
                    ek_real *silu, ek_real *r)
 {
     const int dv = n_values(s), in = ek_inputs_n(s);
 
-    ek_real_silu(s->dev, silu, o, (size_t)rows * (size_t)dv);
+    if (s->set.norm)
+        normalise(silu, o, rows, dv, NULL);
+    ek_real_silu(s->dev, silu, s->set.norm ? silu : o, (size_t)rows * (size_t)dv);
     for (int i = 0; i < rows; i++) {
         const ek_real *y = silu + (size_t)i * (size_t)dv;
         ek_real sum = 0;
@@ -300,7 +283,7 @@ static void project(const ek_scorer *s, const ek_view *in, int h, const head *p,
         ek_inputs_read(s, in, h, i, rows, x);
         ek_inputs_standardise(s, in->layer, h, rows, x);
         times(s->dev, z, x, p->project, rows, 3 * dv, width);
-        features(s->dev, m->phi + at * 4 * (size_t)dv, z, 3 * (size_t)dv, rows, 2, dv);
+        ek_memory_features(s->dev, m->phi + at * 4 * (size_t)dv, z, 3 * (size_t)dv, rows, 2, dv);
         for (int j = 0; j < rows; j++)
             memcpy(m->v + (at + (size_t)j) * (size_t)dv, z + (size_t)j * 3 * (size_t)dv + 2 * dv,
                    (size_t)dv * sizeof *z);
@@ -349,16 +332,20 @@ static head_grad grad_of(const ek_scorer *s, int l, int h, ek_real *p)
                        .skip = s->set.skip ? p + ek_params_at(s, SKIP, l, h) : NULL};
 }
 
-/* From r to o (rows, dv). */
+/* From r to o (rows, dv) of one chunk; silu: room for twice as many. */
 static void scores_back(const ek_scorer *s, const head *p, const head_grad *g, const ek_real *o,
                         const ek_real *x, const ek_real *dr, int rows, ek_real *silu, ek_real *go)
 {
     const int dv = n_values(s), in = ek_inputs_n(s);
+    ek_real by[CHUNK], *y = silu + (size_t)rows * (size_t)dv;
 
     if (g->skip != NULL)
         ek_real_gemm(s->dev, g->skip, (size_t)in, dr, 1, 1, x, (size_t)in, 0, 1, in, rows, EK_ADD);
 
-    ek_real_silu(s->dev, silu, o, (size_t)rows * (size_t)dv);
+    if (s->set.norm)
+        normalise(y, o, rows, dv, by);
+    const ek_real *from = s->set.norm ? y : o;
+    ek_real_silu(s->dev, silu, from, (size_t)rows * (size_t)dv);
     for (int i = 0; i < rows; i++) {
         *g->out_bias += dr[i];
         for (int c = 0; c < dv; c++) {
@@ -366,7 +353,9 @@ static void scores_back(const ek_scorer *s, const head *p, const head_grad *g, c
             go[(size_t)i * (size_t)dv + c] = dr[i] * p->out[c];
         }
     }
-    ek_real_silu_back(s->dev, go, o, go, (size_t)rows * (size_t)dv);
+    ek_real_silu_back(s->dev, go, from, go, (size_t)rows * (size_t)dv);
+    if (s->set.norm)
+        normalise_back(go, y, by, rows, dv);
 }
 
 /* From features, values and gates to the weights: z of the reads, then z and gates of the tokens.
@@ -379,11 +368,11 @@ static void project_back(const ek_scorer *s, const head_grad *g, const room *m,
     const ek_real *x = m->x + (size_t)row * (size_t)in;
 
     if (c->n_q > 0) {
-        features_back(z, (size_t)dv, c->q, c->ldq, of->q, c->n_q, dv);
+        ek_memory_features_back(z, (size_t)dv, c->q, c->ldq, of->q, c->n_q, dv);
         ek_real_gemm(s->dev, g->project, (size_t)in, z, (size_t)dv, 1,
                      m->x + (size_t)read * (size_t)in, (size_t)in, 0, dv, in, c->n_q, EK_ADD);
     }
-    features_back(z, 2 * (size_t)dv, c->k, c->ldk, of->k, c->n, dv);
+    ek_memory_features_back(z, 2 * (size_t)dv, c->k, c->ldk, of->k, c->n, dv);
     for (int i = 0; i < c->n; i++) {
         memcpy(z + (size_t)i * 2 * (size_t)dv + dv, of->v + (size_t)i * (size_t)dv,
                (size_t)dv * sizeof *z);
@@ -485,14 +474,14 @@ static void advance_chunk(const ek_scorer *s, const ek_view *in, int h, const he
         ek_inputs_read(s, in, h, begin, end - begin, old);
         ek_inputs_standardise(s, in->layer, h, end - begin, old);
         times(s->dev, z, old, p->project, end - begin, dv, width);
-        features(s->dev, q, z, (size_t)dv, end - begin, 1, dv);
+        ek_memory_features(s->dev, q, z, (size_t)dv, end - begin, 1, dv);
         for (int i = 0; i < end - begin; i++)
             at[i] = (int)(pos[begin + i] - first);
     }
     ek_inputs_read(s, in, h, row, rows, x);
     ek_inputs_standardise(s, in->layer, h, rows, x);
     times(s->dev, z, x, p->project + (size_t)dv * (size_t)width, rows, 2 * dv, width);
-    features(s->dev, k, z, 2 * (size_t)dv, rows, 1, dv);
+    ek_memory_features(s->dev, k, z, 2 * (size_t)dv, rows, 1, dv);
     gates(s, p, gate, x, rows);
     const ek_memory_chunk c = {.dev = s->dev,
                                .d = d,

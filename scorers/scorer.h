@@ -31,6 +31,7 @@ typedef struct ek_scorer_set {
     bool rms;       /* divide k and v each by its root mean square before the network */
     int64_t sinks, recent; /* the protection it was trained for */
     int64_t delay; /* recurrent: entries of the future its memory has seen when it is read */
+    bool norm;     /* recurrent: divide what was read by its root mean square */
     bool skip;     /* recurrent: add a linear score of the entry itself */
     int carried;   /* ek_carried: columns of attention among the inputs (scorers/carried.h) */
 } ek_scorer_set;

@@ -89,6 +89,8 @@ def recurrent(config, w, x):
         if t >= delay:
             q = phi(project[t - delay, :values])
             o = (q @ c) / max(q @ z, 1e-6)
+            if config.get("norm", 0):
+                o = o / np.sqrt((o * o).mean() + 1e-6)
             r[t - delay] = silu(o) @ w["out.weight"][0] + w["out.bias"][0, 0]
             if config.get("skip", 0):
                 r[t - delay] += w["skip.weight"][0] @ x[t - delay]

@@ -253,7 +253,7 @@ static void test_read(void **state)
     static const ek_scorer_set sets[] = {
         {.hidden = 5, .age = EK_AGE_INPUT, .carried = EK_CARRIED_FULL, .recent = 64},
         {.age = EK_AGE_EXP, .rms = true, .carried = EK_CARRIED_EMA, .recent = 64},
-        {.age = EK_AGE_POWER, .recent = 64, .delay = 40, .skip = true}};
+        {.age = EK_AGE_POWER, .recent = 64, .delay = 40, .norm = true, .skip = true}};
     static vectors x;
 
     (void)state;

@@ -57,11 +57,14 @@ static problem *open_problem(int n, int delay, double gate_sd, uint64_t seed)
 {
     problem *p = malloc(sizeof *p);
 
-    p->s = (ek_scorer){
-        .cls = &ek_scorer_recurrent,
-        .dev = dev,
-        .dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .head_dim = DIM},
-        .set = {.age = EK_AGE_EXP, .recent = MOST, .delay = delay, .skip = delay % 2 == 1}};
+    p->s = (ek_scorer){.cls = &ek_scorer_recurrent,
+                       .dev = dev,
+                       .dims = {.n_layers = LAYERS, .n_heads = HEADS, .group = 1, .head_dim = DIM},
+                       .set = {.age = EK_AGE_EXP,
+                               .recent = MOST,
+                               .delay = delay,
+                               .skip = delay % 2 == 1,
+                               .norm = delay % 3 == 1}};
     p->l = p->s.cls->learner;
     for (int i = 0; i < n * DIM; i++) {
         p->k[n * DIM + i] = (float)ek_rng_normal(seed, 1, (uint64_t)i);
@@ -193,12 +196,16 @@ static void define(problem *p, int delay)
         for (int i = 0; i < DIM; i++)
             den += q[i] * z[i];
         den = fmax(den, 1e-6 * exp(top));
+        double o[DV] = {0}, norm = 0;
         for (int j = 0; j < DV; j++) {
-            double o = 0;
-
             for (int i = 0; i < DIM; i++)
-                o += q[i] * c[i][j] / den;
-            r += (double)tensor(p, OUT)[j] * o / (1 + exp(-o));
+                o[j] += q[i] * c[i][j] / den;
+            norm += o[j] * o[j] / DV;
+        }
+        for (int j = 0; j < DV; j++) {
+            const double y = p->s.set.norm ? o[j] / sqrt(norm + 1e-6) : o[j];
+
+            r += (double)tensor(p, OUT)[j] * y / (1 + exp(-y));
         }
         p->want[t - delay] = r;
     }
@@ -392,8 +399,8 @@ static void test_gradient(void **state)
     static ek_real c[N];
 
     (void)state;
-    for (int round = 0; round < 3; round++) {
-        problem *p = open_problem(N, round * 75, 2, 40 + (uint64_t)round);
+    for (int round = 0; round < 4; round++) {
+        problem *p = open_problem(N, round * 73, 2, 40 + (uint64_t)round);
         ek_real *grad = calloc(p->size, sizeof *grad), *u = malloc(p->size * sizeof *u);
         ek_real *act = malloc(p->l->scratch(&p->s, N) * sizeof *act);
 
@@ -420,7 +427,7 @@ static void test_gradient(void **state)
             }
             const double slope = (side[0] - side[1]) / (2 * e);
             if (!(fabs(slope - dot) <= 1e-6 * fmax(fabs(slope), 1e-2)))
-                fail_msg("delay %d, tensor %d: gradient %g, slope %g", round * 75, i, dot, slope);
+                fail_msg("delay %d, tensor %d: gradient %g, slope %g", round * 73, i, dot, slope);
             if (fabs(dot) > 1e-2) /* negative control */
                 assert_true(fabs(slope - 1.001 * dot) > 1e-5 * fabs(slope));
         }

@@ -72,6 +72,7 @@ static ek_scorer scorer_of(const ek_cohort *g, const ek_variant *v)
                                .sinks = set->sinks,
                                .recent = set->recent,
                                .delay = cls->learner->advance != NULL ? delay : 0,
+                               .norm = set->scorer.norm == 1,
                                .skip = set->scorer.skip,
                                .carried = set->scorer.carried}};
 }

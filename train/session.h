@@ -19,6 +19,7 @@ typedef struct ek_train_scorer {
     int64_t hidden;
     int64_t delay; /* of a recurrent scorer; -1: recent */
     int carried;   /* ek_carried */
+    int norm;      /* recurrent: 0 none, 1 rms */
     bool skip;     /* recurrent: beside a linear score */
 } ek_train_scorer;
 

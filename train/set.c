@@ -6,6 +6,7 @@
 static const char *const kinds[] = {"mlp", "linear", "recurrent", NULL}; /* ek_learned */
 static const char *const ages[] = {"none", "exp", "power", "input", NULL};
 static const char *const inputs[] = {"raw", "rms", NULL};
+static const char *const norms[] = {"none", "rms", NULL};
 static const char *const carried[] = {"none", "ema", "full", NULL};
 static const char *const methods[] = {"foresight", "kvpop", "vector", NULL};
 static const char *const traces[] = {"memory", "disk", "none", NULL};
@@ -17,6 +18,7 @@ static const ek_field scorer_fields[] = {
     EK_ENUM(ek_train_scorer, input, inputs, "keys and values as they are, or divided by their rms"),
     EK_INT(ek_train_scorer, delay, -1, 65536,
            "tokens a memory reads on before it scores one; -1: recent"),
+    EK_ENUM(ek_train_scorer, norm, norms, "recurrent: what was read, or that over its rms"),
     EK_BOOL(ek_train_scorer, skip, "recurrent: add a linear score of the entry itself"),
     EK_ENUM(ek_train_scorer, carried, carried, "columns of past attention among the inputs"),
     EK_FIELD_END};
