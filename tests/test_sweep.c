@@ -410,6 +410,55 @@ static void test_refused(void **state)
     ek_sweep_close(set, n);
 }
 
+/* Every ablation that ships: its line "# sweep:" makes runs that may train, from as few readings as
+ * can be. */
+static void test_ablations(void **state)
+{
+    static const char *const name[] = {"age",  "carried", "delay",  "horizon",
+                                       "loss", "mix",     "scorer", "target"};
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(name); i++) {
+        char file[64], line[160] = "", *word[EK_SWEEP_KEYS];
+        const char *const path[] = {file}, *const one[] = {"steps=1"};
+        ek_train_set *set;
+        ek_err err;
+        int n, n_words = 0;
+
+        snprintf(file, sizeof file, "configs/ablations/%s.yaml", name[i]);
+        FILE *f = fopen(file, "r");
+        assert_non_null(f);
+        while (strncmp(line, "# sweep: ", 9) != 0)
+            assert_non_null(fgets(line, sizeof line, f));
+        fclose(f);
+        for (char *w = strtok(line + 9, " \n"); w != NULL; w = strtok(NULL, " \n"))
+            word[n_words++] = w;
+        const ek_sweep sweep = {.path = path,
+                                .n_paths = 1,
+                                .set = one,
+                                .n_sets = 1,
+                                .list = (const char *const *)word,
+                                .n_lists = n_words};
+        must(ek_sweep_open(&set, &n, &sweep, &err), &err);
+        assert_true(n >= 3);
+        const int together = strcmp(name[i], "mix") != 0 && strcmp(name[i], "target") != 0 &&
+                             strcmp(name[i], "horizon") != 0;
+        assert_int_equal(ek_reading_shares(&set[0], &set[1]), together);
+        for (int r = 0; r < n; r++) { /* on the tiny model, as far as opening it */
+            free(set[r].model);
+            set[r].model = strdup(model);
+            free(set[r].results);
+            set[r].results = NULL;
+            free(set[r].data.texts);
+            set[r].data.texts = strdup("no such folder");
+        }
+        assert_int_not_equal(run(set, n, 0, 0, &err), EK_OK);
+        if (strstr(err.msg, "no such folder") == NULL)
+            fail_msg("%s: %s", file, err.msg);
+        ek_sweep_close(set, n);
+    }
+}
+
 static int child(void)
 {
     ek_train_set *set;
@@ -429,7 +478,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_read_once), cmocka_unit_test(test_bits),
         cmocka_unit_test(test_carried),   cmocka_unit_test(test_resume),
         cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_ablations)};
     const ek_tiny big = {.n_ctx = 2048};
     char text[900];
     ek_err err;
