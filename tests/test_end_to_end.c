@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "core/file.h"
@@ -189,6 +190,70 @@ static void text_is_generated_under_it(void **state)
     assert_true(is_there("plan.safetensors"));
 }
 
+/* Two variants from one reading, each joined to its training; runs of two regimes stay apart. */
+static void variants_are_compared(void **state)
+{
+    static const char columns[] =
+        "run,suite,task,variant,length,method,policy,seed,name,unit,value,stderr,n,clusters,"
+        "full_value,delta,delta_lo,delta_hi,pct_of_full,mark,cell,learned,query_aware,keep,keep_of,"
+        "entries,bytes,keep_measured,ci_lo,ci_hi,p\n";
+    static const char methods[] =
+        "methods=[recency, oracle, {name: foresight, label: a, weights: s/loss.kind-listwise}, "
+        "{name: foresight, label: b, weights: s/loss.kind-regress}]";
+    char here[400], ablation[500];
+    size_t size;
+
+    (void)state;
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(ablation, sizeof ablation, "%s/results/queries/ablation.sql", here);
+    RUN("train", "train.yaml", "--quiet", "-s", "results=s.db", "-s", "out=s", "-s", "keep=8",
+        "--sweep", "loss.kind=listwise,regress");
+    expect(0);
+    says("2 scorers take their steps from one reading");
+    says("recall of the 8 best");
+    RUN("evaluate", "run.yaml", "-s", "results=s.db", "-s", methods);
+    expect(0);
+    RUN("results", "query", ablation, "--db", "s.db");
+    expect(0);
+    says("listwise");
+    says("regress");
+    says("recency"); /* the best rule beside them */
+    RUN("results", "export", "csv", "--db", "s.db", "-o", "tables/s.csv");
+    expect(0);
+    char *csv = contents("tables/s.csv", &size);
+    assert_memory_equal(csv, columns, strlen(columns));
+    free(csv);
+    for (int kind = 0; kind < 3; kind++) {
+        static const char *const flag[] = {"--measured", "--ablation", "--curves"};
+
+        RUN("results", "plot", flag[kind], "--db", "s.db", "-o", "s.png");
+        if (ran.status != 0 && strstr(ran.err, "plot needs") == NULL)
+            fail_msg("plot %s: %s", flag[kind], ran.err);
+        assert_int_equal(ran.status == 0, is_there("s.png") && is_there("s.svg"));
+    }
+    /* The same at a held budget: a second question, which no table or figure mixes with the first.
+     */
+    RUN("evaluate", "run.yaml", "-s", "results=s.db", "-s", "decode=hold", "-s",
+        "methods=[recency, oracle]");
+    expect(0);
+    RUN("results", "query", "SELECT group_concat(id, ' ') FROM run WHERE kind = 'evaluate'", "--db",
+        "s.db");
+    expect(0);
+    char *first = strpbrk(strchr(ran.out, '\n') + 1, "0123456789abcdef"), one[33], other[33];
+    snprintf(one, sizeof one, "%.32s", first);
+    snprintf(other, sizeof other, "%.32s", first + 33);
+    RUN("results", "export", "csv", one, other, "--db", "s.db", "-o", "tables/both.csv");
+    expect(2);
+    assert_non_null(strstr(ran.err, "differ in when they evict"));
+    assert_false(is_there("tables/both.csv"));
+    RUN("results", "plot", one, other, "--db", "s.db", "-o", "both.png");
+    expect(2);
+    RUN("results", "compare", one, other, "--force", "--db", "s.db");
+    expect(2);
+    RUN("results", "compare", other, "--db", "s.db"); /* by itself: negative control */
+    expect(0);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -230,6 +295,7 @@ int main(void)
         cmocka_unit_test(it_is_evaluated_beside_rules),
         cmocka_unit_test(the_database_is_read),
         cmocka_unit_test(text_is_generated_under_it),
+        cmocka_unit_test(variants_are_compared),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
