@@ -125,9 +125,24 @@ static double log_sum(const float *x, int32_t first, int32_t n, const uint8_t *m
     return (double)most + log(sum);
 }
 
+int ek_share_lists(const ek_method *m, int n_layers, int n_heads)
+{
+    switch (m->budget) {
+    case EK_SHARE_LAYER:
+        return n_heads;
+    case EK_SHARE_MODEL:
+        return n_layers * n_heads;
+    case EK_SHARE_UNIFORM:
+        break;
+    }
+    return 1;
+}
+
 int32_t ek_share_floor(const ek_method *m, int32_t n, int32_t entries)
 {
-    int32_t sinks, recent, least = entries / EK_SHARE_FLOOR;
+    const int64_t billion = 1000000000; /* in integers: 0.29 of 100 is 29 */
+    int32_t least = (int32_t)(llround(m->floor * (double)billion) * entries / billion);
+    int32_t sinks, recent;
 
     ek_policy_protected(m, n, entries, &sinks, &recent);
     if (least < sinks + recent)
@@ -135,19 +150,21 @@ int32_t ek_share_floor(const ek_method *m, int32_t n, int32_t entries)
     return least < n ? least : n;
 }
 
-void ek_share_layer(const ek_method *m, const ek_view *in, int32_t entries, float *score,
-                    uint8_t *mask)
+void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries)
 {
     const ek_scorer *s = m->measure.scorer;
     const ek_learner *learner = m->measure.signal->learner;
-    int64_t left = (int64_t)entries * in->n_heads;
+    float *score = pool->score;
+    uint8_t *mask = pool->mask;
+    int64_t left = (int64_t)entries * pool->n_lists;
 
-    for (int h = 0; h < in->n_heads; h++) {
-        const int32_t first = in->first[h], n = in->n[h];
+    for (int i = 0; i < pool->n_lists; i++) {
+        const int32_t first = pool->first[i], n = pool->n[i];
+        const int layer = (pool->list + i) / pool->n_heads, h = (pool->list + i) % pool->n_heads;
         const int32_t least = ek_share_floor(m, n, entries);
         const double own = log_sum(score, first, n, mask);
         const double mass =
-            learner != NULL && s != NULL ? (double)learner->log_mass(s, in->layer, h) : 0;
+            learner != NULL && s != NULL ? (double)learner->log_mass(s, layer, h) : 0;
         int32_t marked = 0;
 
         for (int32_t e = first; e < first + n; e++)
@@ -157,5 +174,5 @@ void ek_share_layer(const ek_method *m, const ek_view *in, int32_t entries, floa
             score[e] = (float)((double)score[e] - own + mass);
         left -= least;
     }
-    ek_select(score, in->first, in->n, in->n_heads, left, mask);
+    ek_select(score, pool->first, pool->n, pool->n_lists, left, mask);
 }

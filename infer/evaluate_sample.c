@@ -166,9 +166,9 @@ static void fill_record(sample_run *run, const ek_sample *s, int c, ek_record *r
     ek_hash128(r->prompt_hash, run->tok.id, sizeof *run->tok.id * (size_t)run->tok.n);
     r->row.prompt_hash = r->prompt_hash;
     r->row.n_original = r->row.n_prompt = run->tok.n;
-    /* Heads that share a layer's budget were each asked what their quota says. */
+    /* Heads that share a budget were each asked what their quota says. */
     r->row.kept_asked =
-        cell->policy.method.budget == EK_SHARE_LAYER ? row->kept_max : row->kept_asked;
+        cell->policy.method.budget == EK_SHARE_UNIFORM ? row->kept_asked : row->kept_max;
     r->row.kept_min = row->kept_min;
     r->row.kept_max = row->kept_max;
     r->row.kept_mean = row->kept_sum / steps;

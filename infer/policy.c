@@ -13,22 +13,19 @@ static int never_cuts(const ek_method *m)
     return !m->when.prefill_end && !m->when.first_step && m->when.every <= 0;
 }
 
-/* Does any list (or, where heads share, any layer) hold more than its budget? */
+/* Does anybody who has a budget hold more than it: a list, or a layer or the model that share one?
+ */
 static int is_over(const ek_policy *p, const ek_cache *c, int32_t entries)
 {
-    const int n_heads = c->dims.n_heads;
+    const int lists = c->dims.n_layers * c->dims.n_heads;
+    const int share = ek_share_lists(&p->method, c->dims.n_layers, c->dims.n_heads);
 
-    for (int l = 0; l < c->dims.n_layers; l++) {
+    for (int i = 0; i < lists; i += share) {
         int64_t sum = 0;
 
-        for (int h = 0; h < n_heads; h++) {
-            const int32_t n = c->n[l * n_heads + h];
-
-            if (p->method.budget == EK_SHARE_UNIFORM && n > entries)
-                return 1;
-            sum += n;
-        }
-        if (sum > (int64_t)entries * n_heads)
+        for (int k = i; k < i + share; k++)
+            sum += c->n[k];
+        if (sum > (int64_t)entries * share)
             return 1;
     }
     return 0;
@@ -88,25 +85,39 @@ void ek_policy_scratch_close(ek_policy_scratch *s)
     *s = (ek_policy_scratch){0};
 }
 
-static ek_code make_room(ek_policy_scratch *s, const ek_cache *c, ek_err *err)
+/* Room for one layer at a time, or (whole) for all at once. */
+static ek_code make_room(ek_policy_scratch *s, const ek_cache *c, int whole, ek_err *err)
 {
-    int64_t most = 0;
+    const int lists = c->dims.n_layers * c->dims.n_heads;
+    int64_t widest = 0, room, sums;
     char *block;
 
     for (int l = 0; l < c->dims.n_layers; l++)
-        if (c->layer_at[l + 1] - c->layer_at[l] > most)
-            most = c->layer_at[l + 1] - c->layer_at[l];
-    if (most <= s->room)
+        if (c->layer_at[l + 1] - c->layer_at[l] > widest)
+            widest = c->layer_at[l + 1] - c->layer_at[l];
+    room = whole ? c->layer_at[c->dims.n_layers] : widest;
+    if (room <= s->room && widest <= s->sums && lists <= s->lists)
         return EK_OK;
-    block = malloc((size_t)most * (sizeof *s->sum + sizeof *s->score + sizeof *s->mask));
+    if (room > INT32_MAX)
+        return EK_FAIL(err, EK_EASKED,
+                       "plan: found room for %" PRId64 " entries, expected at most %d where all "
+                       "heads share a budget",
+                       room, INT32_MAX);
+    room = room > s->room ? room : s->room;
+    sums = widest > s->sums ? widest : s->sums;
+    block = malloc((size_t)sums * sizeof *s->sum + (size_t)lists * sizeof *s->first +
+                   (size_t)room * (sizeof *s->score + sizeof *s->mask));
     if (block == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "plan: scratch for %" PRId64 " entries", most);
+        return EK_FAIL(err, EK_ENOMEM, "plan: scratch for %" PRId64 " entries", room);
     free(s->block);
     s->block = block;
     s->sum = (double *)block;
-    s->score = (float *)(block + (size_t)most * sizeof *s->sum);
-    s->mask = (uint8_t *)(block + (size_t)most * (sizeof *s->sum + sizeof *s->score));
-    s->room = most;
+    s->score = (float *)(s->sum + sums);
+    s->first = (int32_t *)(s->score + room);
+    s->mask = (uint8_t *)(s->first + lists);
+    s->room = room;
+    s->sums = sums;
+    s->lists = lists;
     s->grown++;
     return EK_OK;
 }
@@ -180,7 +191,7 @@ ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int la
     const int32_t *n = c->n + layer * c->dims.n_heads;
     ek_code code;
 
-    EK_TRY(make_room(&s, c, err));
+    EK_TRY(make_room(&s, c, 0, err));
     code = scores(p, c, lane, layer, s.sum, s.score, err);
     /* One set for the model: its scores lie where layer 0 has its heads. */
     const int32_t *from = p->method.granularity == EK_SET_PER_MODEL ? c->first : first;
@@ -190,35 +201,32 @@ ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int la
     return code;
 }
 
-static void mark_protected(const ek_method *m, const ek_view *view, int32_t entries, uint8_t *mask)
+static void mark_protected(const ek_method *m, int32_t n, int32_t entries, uint8_t *mask)
 {
-    for (int h = 0; h < view->n_heads; h++) {
-        int32_t sinks, recent;
-        uint8_t *of_head = mask + view->first[h];
-        const size_t n = (size_t)view->n[h];
+    int32_t sinks, recent;
 
-        ek_policy_protected(m, view->n[h], entries, &sinks, &recent);
-        memset(of_head, 0, n);
-        memset(of_head, 1, (size_t)sinks);
-        memset(of_head + n - (size_t)recent, 1, (size_t)recent);
-    }
+    ek_policy_protected(m, n, entries, &sinks, &recent);
+    memset(mask, 0, (size_t)n);
+    memset(mask, 1, (size_t)sinks);
+    memset(mask + n - recent, 1, (size_t)recent);
 }
 
-/* Mark the survivors of one layer's heads: `more` of each head beyond the budget, whose protection
- * stays the budget's. */
-static void mark(const ek_policy *p, const ek_view *view, int32_t entries, int32_t more,
-                 float *score, uint8_t *mask)
+/* Mark the survivors of all lists from `list` on that are planned together: `more` of each beyond
+ * the budget, whose protection stays the budget's. */
+static void mark(const ek_policy *p, const ek_share_pool *pool, int32_t entries, int32_t more)
 {
-    mark_protected(&p->method, view, entries, mask);
-    if (p->method.budget == EK_SHARE_LAYER) {
-        ek_share_layer(&p->method, view, entries + more, score, mask);
+    for (int i = 0; i < pool->n_lists; i++)
+        mark_protected(&p->method, pool->n[i], entries, pool->mask + pool->first[i]);
+    if (p->method.budget != EK_SHARE_UNIFORM) {
+        ek_share_out(&p->method, pool, entries + more);
         return;
     }
-    for (int h = 0; h < view->n_heads; h++) {
+    for (int i = 0; i < pool->n_lists; i++) {
         int32_t sinks, recent;
 
-        ek_policy_protected(&p->method, view->n[h], entries, &sinks, &recent);
-        ek_select(score, view->first + h, view->n + h, 1, entries + more - sinks - recent, mask);
+        ek_policy_protected(&p->method, pool->n[i], entries, &sinks, &recent);
+        ek_select(pool->score, pool->first + i, pool->n + i, 1, entries + more - sinks - recent,
+                  pool->mask);
     }
 }
 
@@ -242,52 +250,71 @@ static ek_code put_list(ek_plan *out, int i, int32_t n, const uint8_t *mask, ek_
     return EK_OK;
 }
 
-static int fits(const ek_policy *p, const ek_view *view, int32_t entries)
+/* Do the lists of a pool hold no more than their budgets, one each or one for all? */
+static int fits(const ek_policy *p, const ek_share_pool *pool, int32_t entries)
 {
     int64_t sum = 0;
     int each = 1;
 
-    for (int h = 0; h < view->n_heads; h++) {
-        sum += view->n[h];
-        each = each && view->n[h] <= entries;
+    for (int i = 0; i < pool->n_lists; i++) {
+        sum += pool->n[i];
+        each = each && pool->n[i] <= entries;
     }
-    if (p->method.budget == EK_SHARE_LAYER)
-        return sum <= (int64_t)entries * view->n_heads;
-    return each;
+    return p->method.budget == EK_SHARE_UNIFORM ? each : sum <= (int64_t)entries * pool->n_lists;
+}
+
+/* Plan layers that are ranked together: one, or all. */
+static ek_code plan_layers(const ek_policy *p, const ek_cache *c, int lane, int layer, int n_layers,
+                           int32_t entries, ek_policy_scratch *s, ek_plan *out, ek_err *err)
+{
+    const int H = c->dims.n_heads, model = p->method.granularity == EK_SET_PER_MODEL;
+    const ek_share_pool pool = {.list = layer * H,
+                                .n_lists = n_layers * H,
+                                .n_heads = H,
+                                .first = s->first,
+                                .n = c->n + layer * H,
+                                .score = s->score,
+                                .mask = s->mask};
+    ek_vector_pool left = {.layer = layer,
+                           .n_layers = n_layers,
+                           .mask = s->mask,
+                           .first = model ? c->first : s->first, /* one set: layer 0's marks */
+                           .score = s->score,
+                           .own = s->first,
+                           .entries = entries};
+    int all;
+
+    for (int i = 0; i < pool.n_lists; i++)
+        s->first[i] =
+            (int32_t)(c->layer_at[layer + i / H] - c->layer_at[layer]) + c->first[pool.list + i];
+    all = entries <= 0 || fits(p, &pool, entries);
+    left.more = all ? 0 : ek_vector_more(&p->method, pool.n, pool.n_lists, entries);
+    if (!all && !(model && layer > 0)) {
+        for (int l = layer; l < layer + n_layers; l++)
+            EK_TRY(
+                scores(p, c, lane, l, s->sum, s->score + c->layer_at[l] - c->layer_at[layer], err));
+        mark(p, &pool, entries, left.more);
+    }
+    if (left.more > 0)
+        return ek_vector_split(&p->method, c, &left, &s->vector, out, err);
+    for (int i = 0; i < pool.n_lists; i++)
+        EK_TRY(put_list(out, pool.list + i, pool.n[i], all ? NULL : s->mask + left.first[i], err));
+    return EK_OK;
 }
 
 ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t entries,
                        ek_policy_scratch *scratch, ek_plan *out, ek_err *err)
 {
-    const int H = c->dims.n_heads, model = p->method.granularity == EK_SET_PER_MODEL;
+    const int L = c->dims.n_layers, H = c->dims.n_heads;
+    const int together = p->method.budget == EK_SHARE_MODEL ? L : 1;
 
-    if (out->n_layers != c->dims.n_layers || out->n_heads != H)
+    if (out->n_layers != L || out->n_heads != H)
         return EK_FAIL(err, EK_EBROKEN, "plan of %d x %d lists, cache of %d x %d", out->n_layers,
-                       out->n_heads, c->dims.n_layers, H);
-    EK_TRY(make_room(scratch, c, err));
+                       out->n_heads, L, H);
+    EK_TRY(make_room(scratch, c, together > 1, err));
     out->first[0] = out->mapped_first[0] = 0;
-    for (int l = 0; l < c->dims.n_layers; l++) {
-        ek_vector_pool pool = {.mask = scratch->mask, .score = scratch->score, .entries = entries};
-        ek_view view;
-        int all;
-
-        ek_cache_view(c, l, lane, &view);
-        all = entries <= 0 || fits(p, &view, entries);
-        pool.first = model ? c->first : view.first; /* one set for the model: layer 0's marks */
-        pool.more = all ? 0 : ek_vector_more(&p->method, view.n, H, entries);
-        if (!all && !(model && l > 0)) {
-            EK_TRY(scores(p, c, lane, l, scratch->sum, scratch->score, err));
-            mark(p, &view, entries, pool.more, scratch->score, scratch->mask);
-        }
-        if (pool.more > 0) {
-            EK_TRY(ek_vector_split(&p->method, c->dev, &c->dims, &view, &pool, &scratch->vector,
-                                   out, err));
-            continue;
-        }
-        for (int h = 0; h < H; h++)
-            EK_TRY(
-                put_list(out, l * H + h, view.n[h], all ? NULL : pool.mask + pool.first[h], err));
-    }
+    for (int l = 0; l < L; l += together)
+        EK_TRY(plan_layers(p, c, lane, l, together, entries, scratch, out, err));
     return EK_OK;
 }
 
@@ -331,14 +358,14 @@ static ek_code check_list(const ek_plan *plan, int i, const ek_cache *before, co
 }
 
 /* An entry without value counts half: asked for B, a head has B - a and 2 a of those. */
-static ek_code check_layer(const ek_policy *p, const ek_plan *plan, int l, int32_t entries,
-                           ek_err *err)
+static ek_code check_share(const ek_policy *p, const ek_plan *plan, int first, int n_lists,
+                           int32_t entries, ek_err *err)
 {
-    const int H = plan->n_heads, share = p->method.budget == EK_SHARE_LAYER;
-    const int32_t a = ek_vector_more(&p->method, plan->of + l * H, H, entries);
+    const int H = plan->n_heads, share = p->method.budget != EK_SHARE_UNIFORM;
+    const int32_t a = ek_vector_more(&p->method, plan->of + first, n_lists, entries);
     int64_t sum = 0, halves = 0, seen = 0;
 
-    for (int i = l * H; i < (l + 1) * H; i++) {
+    for (int i = first; i < first + n_lists; i++) {
         const int32_t n = plan->of[i], kept = plan->first[i + 1] - plan->first[i];
         const int32_t mapped = plan->mapped_first[i + 1] - plan->mapped_first[i];
         const int32_t asked = entries > 0 && entries < n ? entries : n;
@@ -349,29 +376,31 @@ static ek_code check_layer(const ek_policy *p, const ek_plan *plan, int l, int32
             return EK_FAIL(err, EK_EBROKEN,
                            "layer %d, head %d: asked for %s%d entries, kept %d and %d without "
                            "values",
-                           l, i % H, share ? "at least " : "", share ? least : asked, kept, mapped);
+                           i / H, i % H, share ? "at least " : "", share ? least : asked, kept,
+                           mapped);
         sum += kept;
         halves += mapped;
         seen += n;
     }
-    const int64_t asked = entries > 0 && (int64_t)entries * H < seen ? (int64_t)entries * H : seen;
-    if (halves != 2 * (int64_t)a * H || sum + halves / 2 != asked)
+    const int64_t budget = (int64_t)entries * n_lists;
+    const int64_t asked = entries > 0 && budget < seen ? budget : seen;
+    if (share && (halves != 2 * (int64_t)a * n_lists || sum + halves / 2 != asked))
         return EK_FAIL(err, EK_EBROKEN,
-                       "layer %d: asked for %" PRId64 " entries, kept %" PRId64 " and %" PRId64
-                       " without values",
-                       l, asked, sum, halves);
+                       "layers %d to %d: asked for %" PRId64 " entries, kept %" PRId64
+                       " and %" PRId64 " without values",
+                       first / H, (first + n_lists - 1) / H, asked, sum, halves);
     return EK_OK;
 }
 
 ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
                         const ek_cache *after, int32_t entries, ek_err *err)
 {
-    const int H = after->dims.n_heads;
+    const int L = after->dims.n_layers, H = after->dims.n_heads;
+    const int together = p->method.budget == EK_SHARE_MODEL ? L : 1;
 
-    for (int l = 0; l < after->dims.n_layers; l++) {
-        for (int h = 0; h < H; h++)
-            EK_TRY(check_list(plan, l * H + h, before, after, err));
-        EK_TRY(check_layer(p, plan, l, entries, err));
-    }
+    for (int i = 0; i < L * H; i++)
+        EK_TRY(check_list(plan, i, before, after, err));
+    for (int l = 0; l < L; l += together)
+        EK_TRY(check_share(p, plan, l * H, together * H, entries, err));
     return EK_OK;
 }

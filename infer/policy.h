@@ -66,13 +66,14 @@ int ek_policy_watches(const ek_policy *p, int first_plan);
 
 /* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
  * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
- * min(n, quota), quotas sum to n_heads * entries per layer, protected entries are in.
+ * min(n, quota), protected entries are in, and quotas sum to n_heads * entries per layer or, where
+ * all heads share, to n_layers * n_heads * entries over the model.
  * With `rest: vector` 2 a entries of a head count half each, as infer/vector.h says.
- * Equal scores: the younger stays; across heads the lower head.
+ * Equal scores: the younger stays; across heads the lower layer, then the lower head.
  * entries 0 keeps everything.  EK_ENAN as ek_measure_score; EK_EBROKEN if out has no room, or if
  * heads that must share one set hold different positions. */
 typedef struct ek_vector_scratch { /* of infer/vector.c */
-    float *worth, *error, *square; /* (entries of a layer) each */
+    float *worth, *error, *square; /* (entries of a layer, or of the model) each */
     int32_t *slot;
     uint8_t *mask;
     void *block; /* owned */
@@ -80,12 +81,15 @@ typedef struct ek_vector_scratch { /* of infer/vector.c */
 } ek_vector_scratch;
 
 typedef struct ek_policy_scratch {
-    float *score;  /* (entries of a layer) */
-    double *sum;   /* (entries of a head) */
-    uint8_t *mask; /* (entries of a layer) */
-    void *block;   /* the one block all of the above point into; owned */
-    int64_t room;  /* entries of a layer it has room for */
-    int64_t grown; /* how often it grew: tests see it stand still */
+    double *sum;    /* (entries of a head) */
+    float *score;   /* (entries of a layer; of the model, where all heads share) */
+    int32_t *first; /* (n_layers, n_heads) where each list starts in score and mask */
+    uint8_t *mask;  /* as score */
+    void *block;    /* the one block all of the above point into; owned */
+    int64_t room;   /* entries that score and mask have room for, */
+    int64_t sums;   /* and sum; */
+    int lists;      /* and heads */
+    int64_t grown;  /* how often it grew: tests see it stand still */
     ek_vector_scratch vector;
 } ek_policy_scratch;
 void ek_policy_scratch_close(ek_policy_scratch *s);
@@ -100,9 +104,6 @@ ek_code ek_policy_scores(const ek_policy *p, const ek_cache *c, int lane, int la
  * NULL or `after` itself after an eviction in place, where positions can not be compared. */
 ek_code ek_policy_check(const ek_policy *p, const ek_plan *plan, const ek_cache *before,
                         const ek_cache *after, int32_t entries, ek_err *err);
-
-/* entries / EK_SHARE_FLOOR is the least a head gets where heads share a layer's budget. */
-enum { EK_SHARE_FLOOR = 5 };
 
 /* How many sinks and recent entries of n are protected under budget B. */
 void ek_policy_protected(const ek_method *m, int32_t n, int32_t entries, int32_t *sinks,

@@ -52,12 +52,12 @@ int32_t ek_vector_a(const ek_method *m, int32_t n, int32_t entries)
     return a > 0 ? a : 0;
 }
 
-int32_t ek_vector_more(const ek_method *m, const int32_t *n, int n_heads, int32_t entries)
+int32_t ek_vector_more(const ek_method *m, const int32_t *n, int n_lists, int32_t entries)
 {
     int32_t least = INT32_MAX;
 
-    for (int h = 0; h < n_heads; h++) {
-        const int32_t a = ek_vector_a(m, n[h], entries);
+    for (int i = 0; i < n_lists; i++) {
+        const int32_t a = ek_vector_a(m, n[i], entries);
 
         least = a < least ? a : least;
     }
@@ -186,13 +186,13 @@ static float worth(const ek_method *m, float error, float square, float score)
     return error;
 }
 
-/* The slots of head h that may lose their value, into s->slot; their marks in s->mask become 0, all
- * others 1.  Returns how many. */
+/* The slots of a list (head h of the view, the pool's list i) that may lose their value, into
+ * s->slot; their marks in s->mask become 0, all others 1.  Returns how many. */
 static int32_t find_candidates(const ek_method *m, const ek_view *view, const ek_vector_pool *pool,
-                               int h, ek_vector_scratch *s)
+                               int h, int i, ek_vector_scratch *s)
 {
-    const uint8_t *in_pool = pool->mask + pool->first[h];
-    uint8_t *mask = s->mask + view->first[h];
+    const uint8_t *in_pool = pool->mask + pool->first[i];
+    uint8_t *mask = s->mask + pool->own[i];
     const int32_t *pos = view->pos + view->first[h];
     int32_t sinks, recent, n = 0;
 
@@ -206,86 +206,93 @@ static int32_t find_candidates(const ek_method *m, const ek_view *view, const ek
     return n;
 }
 
-/* What the values of head h's candidates are worth, into s->worth; *n of them. */
-static ek_code weigh_head(const ek_method *m, ek_device *dev, const ek_dims *dims,
-                          const ek_view *view, const ek_vector_pool *pool, int h,
-                          ek_vector_scratch *s, int32_t *n, ek_err *err)
+/* What the values of a list's candidates are worth, into s->worth; *n of them. */
+static ek_code weigh_head(const ek_method *m, const ek_cache *c, const ek_view *view,
+                          const ek_vector_pool *pool, int h, int i, ek_vector_scratch *s,
+                          int32_t *n, ek_err *err)
 {
-    const int32_t first = view->first[h];
+    float *out = s->worth + pool->own[i];
+    const float *score = pool->score + pool->first[i];
 
-    *n = find_candidates(m, view, pool, h, s);
+    *n = find_candidates(m, view, pool, h, i, s);
     if (*n == 0)
         return EK_OK;
-    EK_TRY(ek_vector_errors(m->maps, dev, dims, view, h, s->slot, *n, s->error, s->square, err));
-    for (int32_t i = 0; i < *n; i++) {
-        const int32_t e = first + s->slot[i];
+    EK_TRY(ek_vector_errors(m->maps, c->dev, &c->dims, view, h, s->slot, *n, s->error, s->square,
+                            err));
+    for (int32_t k = 0; k < *n; k++) {
+        const int32_t j = s->slot[k];
 
-        s->worth[e] = worth(m, s->error[i], s->square[i], pool->score[pool->first[h] + s->slot[i]]);
-        if (isnan(s->worth[e]) || isinf(s->worth[e]))
+        out[j] = worth(m, s->error[k], s->square[k], score[j]);
+        if (isnan(out[j]) || isinf(out[j]))
             return EK_FAIL(err, EK_ENAN,
                            "rest: vector: layer %d, head %d, position %d: the error of the rebuilt "
                            "value is no number",
-                           view->layer, h, view->pos[e]);
+                           view->layer, h, view->pos[view->first[h] + j]);
     }
     return EK_OK;
 }
 
 /* Marks 1 in s->mask, of all that may lose their value, what does not. */
-static ek_code choose(const ek_method *m, ek_device *dev, const ek_dims *dims, const ek_view *view,
-                      const ek_vector_pool *pool, ek_vector_scratch *s, ek_err *err)
+static ek_code choose(const ek_method *m, const ek_cache *c, const ek_vector_pool *pool,
+                      ek_vector_scratch *s, ek_err *err)
 {
+    const int H = c->dims.n_heads, n_lists = pool->n_layers * H;
+    const int32_t *len = c->n + pool->layer * H;
     const int64_t lose = 2 * (int64_t)pool->more;
     int64_t all = 0;
+    ek_view view;
 
-    for (int h = 0; h < view->n_heads; h++) {
+    for (int i = 0; i < n_lists; i++) {
         int32_t n;
 
-        if (m->maps->joint && h > 0) { /* all heads lose what the first one does */
-            memcpy(s->mask + view->first[h], s->mask + view->first[0], (size_t)view->n[h]);
+        if (m->maps->joint && i % H > 0) { /* all heads lose what the first one does */
+            memcpy(s->mask + pool->own[i], s->mask + pool->own[i - 1], (size_t)len[i]);
             continue;
         }
-        EK_TRY(weigh_head(m, dev, dims, view, pool, h, s, &n, err));
+        ek_cache_view(c, pool->layer + i / H, -1, &view);
+        EK_TRY(weigh_head(m, c, &view, pool, i % H, i, s, &n, err));
         all += n;
-        if (m->budget != EK_SHARE_LAYER)
-            ek_select(s->worth, view->first + h, view->n + h, 1, n - lose, s->mask);
+        if (m->budget == EK_SHARE_UNIFORM)
+            ek_select(s->worth, pool->own + i, len + i, 1, n - lose, s->mask);
     }
-    if (m->budget == EK_SHARE_LAYER)
-        ek_select(s->worth, view->first, view->n, view->n_heads, all - lose * view->n_heads,
-                  s->mask);
+    if (m->budget != EK_SHARE_UNIFORM)
+        ek_select(s->worth, pool->own, len, n_lists, all - lose * n_lists, s->mask);
     return EK_OK;
 }
 
-ek_code ek_vector_split(const ek_method *m, ek_device *dev, const ek_dims *dims,
-                        const ek_view *view, const ek_vector_pool *pool, ek_vector_scratch *s,
-                        ek_plan *out, ek_err *err)
+/* Close list `at` of the plan, the pool's list i. */
+static ek_code split_list(const ek_vector_pool *pool, const ek_vector_scratch *s, int i, int at,
+                          int32_t n, ek_plan *out, ek_err *err)
 {
-    int64_t room = 0;
+    const uint8_t *in_pool = pool->mask + pool->first[i], *keeps = s->mask + pool->own[i];
+    int32_t exact = out->first[at], mapped = out->mapped_first[at];
 
-    for (int h = 0; h < view->n_heads; h++)
-        if (view->first[h] + (int64_t)view->n[h] > room)
-            room = view->first[h] + (int64_t)view->n[h];
-    EK_TRY(make_room(s, room, err));
-    EK_TRY(choose(m, dev, dims, view, pool, s, err));
-    for (int h = 0; h < view->n_heads; h++) {
-        const int i = view->layer * view->n_heads + h;
-        const uint8_t *in_pool = pool->mask + pool->first[h], *keeps = s->mask + view->first[h];
-        int32_t exact = out->first[i], mapped = out->mapped_first[i];
-
-        out->of[i] = view->n[h];
-        for (int32_t j = 0; j < view->n[h]; j++) {
-            if (!in_pool[j])
-                continue;
-            if ((keeps[j] ? exact : mapped) >= out->room)
-                return EK_FAIL(err, EK_EBROKEN,
-                               "plan: layer %d, head %d: no room behind %" PRId64 " survivors",
-                               view->layer, h, out->room);
-            if (keeps[j])
-                out->slot[exact++] = j;
-            else
-                out->mapped[mapped++] = j;
-        }
-        out->first[i + 1] = exact;
-        out->mapped_first[i + 1] = mapped;
+    out->of[at] = n;
+    for (int32_t j = 0; j < n; j++) {
+        if (!in_pool[j])
+            continue;
+        if ((keeps[j] ? exact : mapped) >= out->room)
+            return EK_FAIL(err, EK_EBROKEN,
+                           "plan: layer %d, head %d: no room behind %" PRId64 " survivors",
+                           at / out->n_heads, at % out->n_heads, out->room);
+        if (keeps[j])
+            out->slot[exact++] = j;
+        else
+            out->mapped[mapped++] = j;
     }
+    out->first[at + 1] = exact;
+    out->mapped_first[at + 1] = mapped;
+    return EK_OK;
+}
+
+ek_code ek_vector_split(const ek_method *m, const ek_cache *c, const ek_vector_pool *pool,
+                        ek_vector_scratch *s, ek_plan *out, ek_err *err)
+{
+    const int H = c->dims.n_heads;
+
+    EK_TRY(make_room(s, c->layer_at[pool->layer + pool->n_layers] - c->layer_at[pool->layer], err));
+    EK_TRY(choose(m, c, pool, s, err));
+    for (int i = 0; i < pool->n_layers * H; i++)
+        EK_TRY(split_list(pool, s, i, pool->layer * H + i, c->n[pool->layer * H + i], out, err));
     return EK_OK;
 }

@@ -10,8 +10,8 @@
  *     relative  least eps / ||v||^2
  *     weighted  least score eps, for scores that are attention
  * Equal ones: the older loses its value.  Joint maps need every head's key, so there the heads of a
- * layer keep one set and lose the same values, by the sum of their eps.  Where heads share a
- * layer's budget, the layer's 2 a n_heads least lose theirs, whatever head they are of. */
+ * layer keep one set and lose the same values, by the sum of their eps.  Where n heads share a
+ * budget, the 2 a n least of them all lose theirs, whatever head they are of. */
 #ifndef EK_INFER_VECTOR_H
 #define EK_INFER_VECTOR_H
 
@@ -22,22 +22,23 @@
 ek_code ek_vector_open(ek_maps *maps, ek_method *method, const ek_method_set *set, ek_decode decode,
                        const ek_maps_need *need, ek_err *err);
 
-/* a of one head of n entries, and of a layer: the least of its heads.  0 without maps. */
+/* a of one head of n entries, and of several: the least of them.  0 without maps. */
 int32_t ek_vector_a(const ek_method *m, int32_t n, int32_t entries);
-int32_t ek_vector_more(const ek_method *m, const int32_t *n, int n_heads, int32_t entries);
+int32_t ek_vector_more(const ek_method *m, const int32_t *n, int n_lists, int32_t entries);
 
-typedef struct ek_vector_pool { /* what the host's plan left of one layer */
-    const uint8_t *mask;        /* 1: in the pool; (entries), */
-    const int32_t *first;       /* (n_heads) where each head's marks start */
-    const float *score;         /* likewise; read where select is `weighted` */
-    int32_t entries, more;      /* B and a */
+typedef struct ek_vector_pool { /* what the host's plan left of a layer, or of all */
+    int layer, n_layers;
+    const uint8_t *mask;  /* 1: in the pool; (entries), */
+    const int32_t *first; /* (n_layers, n_heads) where each head's marks start */
+    const float *score;   /* likewise; read where select is `weighted` */
+    const int32_t *own;   /* (n_layers, n_heads) where each head may have its own: no two overlap */
+    int32_t entries, more; /* B and a */
 } ek_vector_pool;
 
-/* Close the lists of one layer of a plan: which of the pool keep their values and which do not.
- * EK_ENAN naming layer, head and position of an eps that is no number. */
-ek_code ek_vector_split(const ek_method *m, ek_device *dev, const ek_dims *dims,
-                        const ek_view *view, const ek_vector_pool *pool, ek_vector_scratch *s,
-                        ek_plan *out, ek_err *err);
+/* Close the lists of these layers of a plan for c: which of the pool keep their values and which do
+ * not.  EK_ENAN naming layer, head and position of an eps that is no number. */
+ek_code ek_vector_split(const ek_method *m, const ek_cache *c, const ek_vector_pool *pool,
+                        ek_vector_scratch *s, ek_plan *out, ek_err *err);
 void ek_vector_scratch_close(ek_vector_scratch *s);
 
 /* eps of the given slots of one head (joint: of all heads together, head is ignored), out (n).

@@ -10,6 +10,7 @@ const ek_method ek_method_foresight = {
     .measure = {.signal = &ek_scorer_mlp, .carry = {.kind = EK_CARRY_ONCE, .every = 1}},
     .protect = {.sinks = 4, .recent = 64},
     .budget = EK_SHARE_LAYER,
+    .floor = EK_SHARE_FLOOR,
     .granularity = EK_SET_PER_HEAD,
     .when = {.prefill_end = 1, .every = 64},
 };

@@ -56,10 +56,15 @@ typedef struct ek_protect {
     int recent_window; /* 1: recent is min(queries, n/2) at the end of prefill (SnapKV) */
 } ek_protect;
 
+/* Who shares a budget of B entries per head.  Heads that share one compete by calibrated scores, so
+ * a head of which much attention is expected holds more and the others less; each keeps at least
+ * what is protected, and at least `floor` times B.  The sum is the same for all three. */
 typedef enum ek_share {
-    EK_SHARE_UNIFORM, /* B entries in every head */
-    EK_SHARE_LAYER /* heads of a layer share n_heads * B by calibrated scores, each at least B/5 */
+    EK_SHARE_UNIFORM, /* nobody: B entries in every head */
+    EK_SHARE_LAYER,   /* the heads of a layer: n_heads * B */
+    EK_SHARE_MODEL    /* all heads: n_layers * n_heads * B */
 } ek_share;
+#define EK_SHARE_FLOOR 0.2 /* where nothing else is said */
 
 typedef enum ek_granularity { EK_SET_PER_HEAD, EK_SET_PER_LAYER, EK_SET_PER_MODEL } ek_granularity;
 
@@ -79,6 +84,7 @@ typedef struct ek_method {
     ek_measure measure;
     ek_protect protect; /* from here on infer/policy.c does it */
     ek_share budget;    /* how entries are shared out; how many is not in the row */
+    double floor;       /* 0 .. 1 of B: the least of a head that shares */
     ek_granularity granularity;
     ek_when when;
     ek_rest rest;
@@ -102,7 +108,7 @@ typedef struct ek_method_set {
     char *name, *label, *weights; /* label: what tables call it; default the name, or name+vector */
     char *maps;                   /* folder of VECTOR's maps */
     int64_t window, pool_size, sinks, recent, refresh, every, seed;
-    double rate;
+    double rate, floor;
     int pool, group, granularity, share, carry; /* index into the names below, 0 = row's choice */
     int rest, select;                           /* ek_rest, ek_lose */
 } ek_method_set;

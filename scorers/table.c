@@ -19,7 +19,7 @@ const ek_method *ek_method_find(const char *name)
 static const char *const pools[] = {"row", "none", "avg", "max", NULL};
 static const char *const groups[] = {"row", "mean", "max", "sum", NULL};
 static const char *const granularities[] = {"row", "head", "layer", "model", NULL};
-static const char *const shares[] = {"row", "uniform", "layer", NULL};
+static const char *const shares[] = {"row", "uniform", "layer", "model", NULL};
 static const char *const carries[] = {"row", "once", "last", "sum", "ema", "sum_per_age", NULL};
 static const char *const rests[] = {"drop", "vector", NULL};
 static const char *const selects[] = {"error", "relative", "weighted", NULL};
@@ -30,7 +30,8 @@ const ek_method_set ek_method_set_defaults = {.window = -1,
                                               .recent = -1,
                                               .refresh = -1,
                                               .every = -1,
-                                              .rate = -1};
+                                              .rate = -1,
+                                              .floor = -1};
 
 #define MOST 1000000 /* entries or steps */
 const ek_field ek_method_fields[] = {
@@ -51,7 +52,12 @@ const ek_field ek_method_fields[] = {
     EK_ENUM(ek_method_set, pool, pools, "over neighbouring entries"),
     EK_ENUM(ek_method_set, group, groups, "of the query heads of a KV head"),
     EK_ENUM(ek_method_set, granularity, granularities, "one kept set per head, layer or model"),
-    EK_ENUM(ek_method_set, share, shares, "of a layer's budget among its heads"),
+    EK_ENUM(ek_method_set, share, shares,
+            "the budget: uniform, as much for every head; or heads of a layer, or of the model, "
+            "share it by learned scores"),
+    EK_FLOAT(ek_method_set, floor, -1, 1,
+             "share: layer or model: part of the mean budget that every head keeps at least; -1: "
+             "the row's, else 0.2"),
     EK_ENUM(ek_method_set, carry, carries, "of attention over time"),
     EK_ENUM(ek_method_set, rest, rests,
             "drop what is not kept; or vector: keep more keys, rebuild their values from them"),
@@ -109,6 +115,10 @@ static void change_rest(ek_method *m, const ek_method_set *set)
         m->granularity = (ek_granularity)(set->granularity - 1);
     if (set->share > 0)
         m->budget = (ek_share)(set->share - 1);
+    if (set->floor >= 0)
+        m->floor = set->floor;
+    else if (m->budget != EK_SHARE_UNIFORM && set->share > 0 && !(m->floor > 0))
+        m->floor = EK_SHARE_FLOOR; /* of a row that did not share */
     m->rest = (ek_rest)set->rest;
     m->select = (ek_lose)set->select;
 }
@@ -140,19 +150,29 @@ static ek_code check_measure(const ek_measure *m, const ek_method_set *set, ek_e
     return EK_OK;
 }
 
+static ek_code check_share(const ek_method *m, const ek_method_set *set, ek_err *err)
+{
+    if (m->budget == EK_SHARE_UNIFORM)
+        return set->floor < 0 ? EK_OK
+                              : EK_FAIL(err, EK_EASKED,
+                                        "found floor, expected it with share: layer or model only");
+    if (m->measure.signal->learner == NULL)
+        return EK_FAIL(err, EK_EASKED,
+                       "share: found %s, expected uniform: only learned scores compare between "
+                       "heads",
+                       shares[m->budget + 1]);
+    if (m->granularity != EK_SET_PER_HEAD)
+        return EK_FAIL(err, EK_EASKED,
+                       "share: found %s with granularity: %s, expected head (or share: uniform)",
+                       shares[m->budget + 1], granularities[m->granularity + 1]);
+    return EK_OK;
+}
+
 static ek_code check_rest(const ek_method *m, ek_err *err)
 {
     if (m->measure.layers == EK_LAYERS_GEOMETRIC && m->granularity != EK_SET_PER_MODEL)
         return EK_FAIL(err, EK_EASKED,
                        "granularity: found %s, expected model where one state serves all layers",
-                       granularities[m->granularity + 1]);
-    if (m->budget == EK_SHARE_LAYER && m->measure.signal->learner == NULL)
-        return EK_FAIL(err, EK_EASKED,
-                       "share: found layer, expected uniform: only learned scores compare between "
-                       "heads");
-    if (m->budget == EK_SHARE_LAYER && m->granularity != EK_SET_PER_HEAD)
-        return EK_FAIL(err, EK_EASKED,
-                       "share: found layer with granularity: %s, expected head (or share: uniform)",
                        granularities[m->granularity + 1]);
     return EK_OK;
 }
@@ -193,8 +213,8 @@ ek_code ek_method_open(ek_method *out, const ek_method_set *set, ek_err *err)
     m = *row;
     change_measure(&m.measure, set);
     change_rest(&m, set);
-    if (check_measure(&m.measure, set, err) != EK_OK || check_rest(&m, err) != EK_OK ||
-        check_vector(&m, set, err) != EK_OK)
+    if (check_measure(&m.measure, set, err) != EK_OK || check_share(&m, set, err) != EK_OK ||
+        check_rest(&m, err) != EK_OK || check_vector(&m, set, err) != EK_OK)
         return ek_err_in(err, "methods: %s", set->name);
     *out = m;
     return EK_OK;

@@ -95,6 +95,12 @@ static void grid_open(grid *g, int threads)
                    (ek_scorer_set){.hidden = 8, .age = EK_AGE_INPUT, .carried = EK_CARRIED_EMA});
         add_policy(g, ek_method_find("foresight"), &ek_scorer_linear,
                    (ek_scorer_set){.age = EK_AGE_POWER, .carried = EK_CARRIED_FULL});
+        for (int every = 1; every <= 8; every += 7) { /* heads that share over the model */
+            add_policy(g, ek_method_find("foresight"), &ek_scorer_mlp,
+                       (ek_scorer_set){.hidden = 8, .age = EK_AGE_EXP, .carried = EK_CARRIED_EMA});
+            g->policy[g->n - 1].method.budget = EK_SHARE_MODEL;
+            g->policy[g->n - 1].method.when.every = every;
+        }
     }
     ek_check_tokens(g->tok, PROMPT + GROW, g->m.dims->n_vocab, 42);
 }

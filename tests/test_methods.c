@@ -458,14 +458,30 @@ static void sets_change_rows(void **state)
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
     set = none;
     set.name = (char[]){"tova"};
-    set.share = 2;
-    assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
+    for (set.share = 2; set.share <= 3; set.share++) /* scores that do not compare */
+        assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
     set.share = 0;
+    set.floor = 0.1;
+    assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
+    set.floor = -1;
     set.carry = 4;
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED); /* an EMA without rate */
     set.rate = .9;
     ek_ok(ek_method_open(&m, &set, &err), &err);
     assert_int_equal(m.measure.carry.kind, EK_CARRY_EMA);
+    set = none;
+    set.name = (char[]){"kvpop"};
+    ek_ok(ek_method_open(&m, &set, &err), &err);
+    assert_int_equal(m.budget, EK_SHARE_UNIFORM);
+    set.share = 3;
+    ek_ok(ek_method_open(&m, &set, &err), &err);
+    assert_int_equal(m.budget, EK_SHARE_MODEL);
+    assert_true(fabs(m.floor - EK_SHARE_FLOOR) < 1e-12);
+    set.floor = 0;
+    ek_ok(ek_method_open(&m, &set, &err), &err);
+    assert_false(m.floor > 0);
+    set.granularity = 2;
+    assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
     set.name = NULL;
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
 }

@@ -165,7 +165,7 @@ static void selection_is_the_head_of_a_sort(void **state)
 
 /* A scorer whose scores are the numbers put here by a test, at 512 h + 128 layer + position. */
 static float given[4096];
-static float given_mass[8];
+static float given_mass[32]; /* at 8 layer + h */
 
 static ek_code given_score(const ek_scorer *s, const ek_view *in, float *out, ek_err *err)
 {
@@ -186,8 +186,7 @@ static void given_age(const ek_scorer *s, const ek_view *in, int h, const ek_rea
 static ek_real given_log_mass(const ek_scorer *s, int layer, int h)
 {
     (void)s;
-    (void)layer;
-    return given_mass[h];
+    return given_mass[8 * layer + h];
 }
 
 static const ek_learner given_learner = {.age = given_age, .log_mass = given_log_mass};
@@ -217,6 +216,7 @@ static void open_bench(bench *b, int n_layers, int n_heads, int n)
                               .measure = {.signal = &given_class,
                                           .scorer = &b->scorer,
                                           .carry = {.kind = EK_CARRY_LAST, .every = 1}},
+                              .floor = EK_SHARE_FLOOR,
                               .when = {.prefill_end = 1, .every = 1}};
     memset(given, 0, sizeof given);
     memset(given_mass, 0, sizeof given_mass);
@@ -313,75 +313,224 @@ static void a_window_of_zero_is_legal(void **state)
     close_bench(&b);
 }
 
-/* FS4: heads share a layer's budget: sums exact, floors kept, the calibrated best over all heads,
- * checked against a plain sort. */
+enum { SHARE_H = 3, SHARE_N = 60, SHARE_B = 20, SHARE_LISTS = 3 * SHARE_H };
+
+/* What heads keep that share SHARE_B each, from list `first` on, by a plain sort. */
+static void sort_shares(int first, int lists, int recent, int least, int8_t want[][SHARE_N])
+{
+    static item all[SHARE_LISTS * SHARE_N];
+    const int end = SHARE_N - recent, protected = 1 + recent;
+    int total = 0;
+
+    for (int i = first; i < first + lists; i++) {
+        const int l = i / SHARE_H, h = i % SHARE_H;
+        item own[SHARE_N];
+        double sum = 0;
+        int n = 0;
+
+        for (int j = 1; j < end; j++) {
+            const float x = given[h * 512 + l * 128 + j];
+
+            sum += exp((double)x);
+            own[n++] = (item){x, i, j};
+        }
+        qsort(own, (size_t)n, sizeof *own, better);
+        for (int j = 0; j < SHARE_N; j++)
+            want[i][j] = j < 1 || j >= end;
+        for (int k = 0; k < n; k++) {
+            if (k < least - protected)
+                want[i][own[k].e] = 1;
+            else
+                all[total++] =
+                    (item){(float)((double)own[k].x - log(sum) + (double)given_mass[8 * l + h]), i,
+                           own[k].e};
+        }
+    }
+    qsort(all, (size_t)total, sizeof *all, better);
+    for (int k = 0; k < lists * (SHARE_B - least); k++)
+        want[all[k].range][all[k].e] = 1;
+}
+
+/* Sums exact, floors kept, the calibrated best over all heads; checked against a plain sort. */
+static void check_shares(uint64_t c, int n_layers, ek_share share, double floor)
+{
+    const int recent = c % 2 ? 2 : 6, lists = n_layers * SHARE_H;
+    const int together = share == EK_SHARE_MODEL ? lists : SHARE_H;
+    const int part = (int)(floor * SHARE_B + 1e-9), least = part > 1 + recent ? part : 1 + recent;
+    int8_t want[SHARE_LISTS][SHARE_N];
+    float scores[SHARE_LISTS * (SHARE_N + 20)];
+    bench b;
+    ek_err err;
+
+    open_bench(&b, n_layers, SHARE_H, SHARE_N);
+    b.p.method.budget = share;
+    b.p.method.floor = floor;
+    b.p.method.protect = (ek_protect){.sinks = 1, .recent = recent};
+    for (int i = 0; i < lists; i++) {
+        const int l = i / SHARE_H, h = i % SHARE_H;
+
+        given_mass[8 * l + h] = (float)(h * 2) - 3 + (float)l;
+        for (int j = 0; j < SHARE_N; j++)
+            given[h * 512 + l * 128 + j] =
+                (float)(2 * ek_rng_normal(9, c, (uint64_t)(i * SHARE_N + j)));
+    }
+    ek_ok(plan_bench(&b, SHARE_B, &err), &err);
+    ek_ok(ek_policy_scores(&b.p, &b.c, -1, n_layers - 1, scores, &err), &err);
+    for (int i = 0; i < lists; i += together) {
+        int sum = 0;
+
+        sort_shares(i, together, recent, least, want);
+        for (int k = i; k < i + together; k++) {
+            const int32_t *slot = b.plan.slot + b.plan.first[k];
+            const int kept = b.plan.first[k + 1] - b.plan.first[k];
+            int at = 0;
+
+            assert_true(kept >= least);
+            for (int j = 0; j < SHARE_N; j++)
+                if (want[k][j]) {
+                    assert_true(at < kept);
+                    assert_int_equal(slot[at++], j);
+                }
+            assert_int_equal(at, kept);
+            sum += kept;
+        }
+        assert_int_equal(sum, together * SHARE_B);
+    }
+    if (floor < 1) { /* the mass is heard */
+        const int last = lists - 1;
+
+        assert_true(b.plan.first[last + 1] - b.plan.first[last] > b.plan.first[1]);
+    }
+    ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+    ek_ok(ek_policy_check(&b.p, &b.plan, NULL, &b.c, SHARE_B, &err), &err);
+    assert_int_equal(ek_policy_check(&b.p, &b.plan, NULL, &b.c, SHARE_B - 1, &err), EK_EBROKEN);
+    assert_false(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &b.c, SHARE_B));
+    assert_true(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &b.c, SHARE_B - 1));
+    close_bench(&b);
+}
+
 static void heads_share_a_layer(void **state)
 {
-    enum { H = 3, N = 60, B = 20 };
+    (void)state;
+    for (uint64_t c = 0; c < 30; c++)
+        check_shares(c, 1 + (int)(c % 3), EK_SHARE_LAYER, EK_SHARE_FLOOR);
+}
+
+static void heads_share_the_model(void **state)
+{
+    static const double floors[] = {0, EK_SHARE_FLOOR, 0.55, 1};
+
+    (void)state;
+    for (uint64_t c = 0; c < 40; c++)
+        check_shares(c, 3, EK_SHARE_MODEL, floors[c % 4]);
+}
+
+/* One head deserves everything: it keeps all it has, and every other head its floor. */
+static void one_head_deserves_everything(void **state)
+{
+    enum { L = 3, H = 2, N = 100, B = 30, FLOOR = 15, ALL = L * H * B - (L * H - 1) * FLOOR };
     bench b;
     ek_err err;
 
     (void)state;
-    for (uint64_t c = 0; c < 30; c++) {
-        item all[H * N];
-        int kept[H] = {0}, total = 0, left;
-        uint8_t want[H][N] = {{0}};
+    open_bench(&b, L, H, N);
+    b.p.method.protect = (ek_protect){.sinks = 2, .recent = 4};
+    b.p.method.floor = 0.5;
+    given_mass[8 * 1 + 1] = 80;
+    for (int share = EK_SHARE_UNIFORM; share <= EK_SHARE_MODEL; share++) {
+        static const int one[] = {B, 2 * B - FLOOR, N};
 
-        open_bench(&b, 1, H, N);
-        b.p.method.budget = EK_SHARE_LAYER;
-        b.p.method.protect = (ek_protect){.sinks = 1, .recent = c % 2 ? 2 : 6};
-        const int protected = 1 + (c % 2 ? 2 : 6), least = protected > B / 5 ? protected : B / 5;
-        for (int h = 0; h < H; h++) {
-            given_mass[h] = (float)(h * 2) - 3;
-            for (int j = 0; j < N; j++)
-                given[h * 512 + j] = (float)(2 * ek_rng_normal(9, c, (uint64_t)(h * N + j)));
-        }
+        b.p.method.budget = (ek_share)share;
         ek_ok(plan_bench(&b, B, &err), &err);
-        ek_ok(ek_policy_scores(&b.p, &b.c, -1, 0, (float[H * (N + 20)]){0}, &err), &err);
-        for (int h = 0; h < H; h++) {
-            item own[N];
-            double sum = 0;
-            int n = 0;
+        assert_int_equal(ek_plan_kept(&b.plan), L * H * B);
+        for (int i = 0; i < L * H; i++) {
+            const int kept = b.plan.first[i + 1] - b.plan.first[i];
+            const int32_t *slot = b.plan.slot + b.plan.first[i];
 
-            for (int j = 1; j < N - (protected - 1); j++) {
-                sum += exp((double)given[h * 512 + j]);
-                own[n++] = (item){given[h * 512 + j], h, j};
-            }
-            qsort(own, (size_t)n, sizeof *own, better);
-            for (int j = 0; j < N; j++)
-                want[h][j] = j < 1 || j >= N - (protected - 1);
-            for (int i = 0; i < n; i++) {
-                if (i < least - protected)
-                    want[h][own[i].e] = 1;
-                else
-                    all[total++] = (item){
-                        (float)((double)own[i].x - log(sum) + (double)given_mass[h]), h, own[i].e};
-            }
+            if (i == 3)
+                assert_int_equal(kept, one[share]);
+            else if (share == EK_SHARE_MODEL) /* 5 left, to the lowest list: all are equal */
+                assert_int_equal(kept, i == 0 ? FLOOR + ALL - N : FLOOR);
+            assert_int_equal(slot[0], 0); /* what is protected stays everywhere */
+            assert_int_equal(slot[1], 1);
+            for (int j = 1; j <= 4; j++)
+                assert_int_equal(slot[kept - j], N - j);
         }
-        left = H * B - H * least;
-        qsort(all, (size_t)total, sizeof *all, better);
-        for (int i = 0; i < left; i++)
-            want[all[i].range][all[i].e] = 1;
-        for (int h = 0; h < H; h++) {
-            const int32_t *slot = b.plan.slot + b.plan.first[h];
-            int at = 0;
-
-            kept[h] = b.plan.first[h + 1] - b.plan.first[h];
-            assert_true(kept[h] >= least);
-            for (int j = 0; j < N; j++)
-                if (want[h][j]) {
-                    assert_true(at < kept[h]);
-                    assert_int_equal(slot[at++], j);
-                }
-            assert_int_equal(at, kept[h]);
-        }
-        assert_int_equal(kept[0] + kept[1] + kept[2], H * B);
-        assert_true(kept[2] > kept[0]); /* the mass is heard */
-        ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
-        ek_ok(ek_policy_check(&b.p, &b.plan, NULL, &b.c, B, &err), &err);
-        assert_false(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &b.c, B));
-        close_bench(&b);
     }
+    assert_true(ALL > N);
+    close_bench(&b);
+}
+
+/* All that is asked for is all there is; floor 1 is the uniform budget; the same comes twice, and
+ * whatever the room between the lists. */
+static void laws_of_the_shared_model(void **state)
+{
+    enum { L = 3, H = 2, N = 70, B = 25 };
+    bench b;
+    ek_plan again;
+    ek_cache fork;
+    ek_policy_scratch scratch = {0};
+    ek_err err;
+    int64_t grown;
+
+    (void)state;
+    open_bench(&b, L, H, N);
+    ek_toy_plan(&again, &b.c);
+    b.p.method.protect = (ek_protect){.sinks = 2, .recent = 4};
+    b.p.method.budget = EK_SHARE_MODEL;
+    for (int i = 0; i < 4096; i++)
+        given[i] = (float)(i * 37 % 101) / 20;
+    for (int i = 0; i < 32; i++)
+        given_mass[i] = (float)(i * 5 % 7);
+
+    for (int32_t all = 0; all <= N; all += N) {
+        ek_ok(plan_bench(&b, all, &err), &err);
+        assert_int_equal(ek_plan_kept(&b.plan), L * H * N);
+        ek_ok(ek_policy_check(&b.p, &b.plan, &b.c, &b.c, all, &err), &err);
+    }
+    ek_ok(plan_bench(&b, B, &err), &err);
+    ek_ok(ek_policy_plan(&b.p, &b.c, -1, B, &scratch, &again, &err), &err);
+    assert_true(ek_plan_same(&b.plan, &again));
+    grown = b.scratch.grown;
+    for (int k = 0; k < 3; k++) /* a policy that needs less does not make it smaller */
+        for (int share = EK_SHARE_UNIFORM; share <= EK_SHARE_MODEL; share++) {
+            b.p.method.budget = (ek_share)share;
+            ek_ok(plan_bench(&b, B, &err), &err);
+        }
+    assert_int_equal(b.scratch.grown, grown);
+    assert_true(ek_plan_same(&b.plan, &again));
+
+    /* Cut in two steps, the second time from a fork whose lists lie elsewhere. */
+    ek_ok(plan_bench(&b, B + 20, &err), &err);
+    ek_toy_cache(&fork, &b.t, N + 31, 0, NULL);
+    ek_ok(ek_cache_apply(&fork, &b.c, -1, &b.plan, &err), &err);
+    ek_ok(ek_policy_check(&b.p, &b.plan, &b.c, &fork, B + 20, &err), &err);
+    ek_ok(ek_cache_apply(&b.c, &b.c, -1, &b.plan, &err), &err);
+    ek_ok(plan_bench(&b, B, &err), &err);
+    ek_ok(ek_policy_plan(&b.p, &fork, -1, B, &scratch, &again, &err), &err);
+    assert_true(ek_plan_same(&b.plan, &again));
+
+    /* Two layers that hold more than others are no reason to cut; the sum is. */
+    ek_ok(ek_cache_apply(&fork, &fork, -1, &again, &err), &err);
+    assert_false(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &fork, B));
+    b.p.method.budget = EK_SHARE_LAYER;
+    assert_true(ek_policy_due(&b.p, EK_AT_STEP, 1, 0, &fork, B));
+    assert_int_equal(ek_policy_check(&b.p, &again, NULL, &fork, B, &err), EK_EBROKEN);
+    assert_non_null(strstr(err.msg, "layer"));
+    b.p.method.budget = EK_SHARE_MODEL;
+    ek_ok(ek_policy_check(&b.p, &again, NULL, &fork, B, &err), &err);
+    again.first[L * H]--; /* one too few, of the last list */
+    fork.n[L * H - 1]--;
+    assert_int_equal(ek_policy_check(&b.p, &again, NULL, &fork, B, &err), EK_EBROKEN);
+    ek_cache_close(&fork);
+
+    b.p.method.floor = 1;
+    ek_ok(plan_bench(&b, 5, &err), &err);
+    for (int i = 0; i < L * H; i++)
+        assert_int_equal(b.plan.first[i + 1] - b.plan.first[i], 5);
+    ek_policy_scratch_close(&scratch);
+    ek_plan_close(&again);
+    close_bench(&b);
 }
 
 /* One set for a layer or the model ranks the mean over its lists. */
@@ -432,20 +581,22 @@ static void a_short_head_leaves_room_to_others(void **state)
     close_bench(&b);
 }
 
-/* Ties across heads go to the lower head, within a head to the younger. */
+/* Ties across heads go to the lower layer, then the lower head, within a head to the younger. */
 static void shared_ties_go_to_the_lower_head(void **state)
 {
     bench b;
     ek_err err;
 
     (void)state;
-    open_bench(&b, 1, 2, 30);
-    b.p.method.budget = EK_SHARE_LAYER;
-    ek_ok(plan_bench(&b, 10, &err), &err); /* floor 2 each, 16 left, all equal */
-    assert_int_equal(b.plan.first[1], 18);
-    assert_int_equal(b.plan.slot[0], 12);
-    assert_int_equal(b.plan.slot[18], 28);
-    close_bench(&b);
+    for (int model = 0; model < 2; model++) {
+        open_bench(&b, 1 + model, 2 - model, 30);
+        b.p.method.budget = model ? EK_SHARE_MODEL : EK_SHARE_LAYER;
+        ek_ok(plan_bench(&b, 10, &err), &err); /* floor 2 each, 16 left, all equal */
+        assert_int_equal(b.plan.first[1], 18);
+        assert_int_equal(b.plan.slot[0], 12);
+        assert_int_equal(b.plan.slot[18], 28);
+        close_bench(&b);
+    }
 }
 
 /* Complaint 6: a cache or a plan that does not hold what was asked is named by layer and head. */
@@ -537,6 +688,9 @@ int main(void)
         cmocka_unit_test(streaming_survives_repeated_cuts),
         cmocka_unit_test(a_window_of_zero_is_legal),
         cmocka_unit_test(heads_share_a_layer),
+        cmocka_unit_test(heads_share_the_model),
+        cmocka_unit_test(one_head_deserves_everything),
+        cmocka_unit_test(laws_of_the_shared_model),
         cmocka_unit_test(one_set_ranks_the_mean),
         cmocka_unit_test(a_short_head_leaves_room_to_others),
         cmocka_unit_test(shared_ties_go_to_the_lower_head),

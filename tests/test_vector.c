@@ -26,7 +26,8 @@ static void ok(ek_code code)
         fail_msg("%s", err.msg);
 }
 
-/* A tiny model, every method with its scorer, a prompt's tokens, and maps. */
+/* A tiny model, every method with its scorer and one more, whose heads share one budget over the
+ * model; a prompt's tokens, and maps. */
 typedef struct grid {
     ek_check_model m;
     ek_engine *e;
@@ -55,11 +56,15 @@ static void grid_open(grid *g, ek_dtype storage)
     memset(g, 0, sizeof *g);
     ek_check_model_open(&g->m, NULL, storage, 0);
     ok(ek_engine_open(&g->e, g->m.model, g->m.dev, &err));
-    for (int i = 0; ek_methods[i]; i++) {
+    for (int i = 0, last = 0; !last; i++) {
         ek_method *m = &g->method[g->n];
         ek_scorer *s = &g->scorer[g->n];
 
-        *m = *ek_methods[i];
+        *m = ek_methods[i] ? *ek_methods[i] : *ek_method_find("foresight");
+        if (!ek_methods[i]) {
+            m->budget = EK_SHARE_MODEL;
+            last = 1;
+        }
         if ((!m->when.prefill_end && !m->when.first_step) ||
             m->measure.signal->source == EK_FROM_FUTURE)
             continue;
@@ -328,13 +333,16 @@ static void check_choice(const grid *g, const ek_policy *p, const ek_cache *prom
                          const ek_plan *plan, int32_t entries)
 {
     const ek_maps *maps = p->method.maps;
-    const int H = prompt->dims.n_heads, share = p->method.budget == EK_SHARE_LAYER;
+    const int H = prompt->dims.n_heads, lists = prompt->dims.n_layers * H;
+    const int share = p->method.budget == EK_SHARE_LAYER   ? H
+                      : p->method.budget == EK_SHARE_MODEL ? lists
+                                                           : 1;
     double worst = 0, best = INFINITY;
 
-    for (int i = 0; i < prompt->dims.n_layers * H; i++) {
+    for (int i = 0; i < lists; i++) {
         int32_t sinks, recent;
 
-        if (!share || i % H == 0) {
+        if (i % share == 0) {
             worst = 0;
             best = INFINITY;
         }
@@ -358,7 +366,7 @@ static void check_choice(const grid *g, const ek_policy *p, const ek_cache *prom
                 }
             }
         }
-        if (!share || i % H == H - 1)
+        if (i % share == share - 1)
             assert_true(worst <= best * (1 + 1e-4));
     }
 }
@@ -386,7 +394,7 @@ static void over_methods(ek_dtype storage, int joint)
         ek_cache_bytes x, y;
         ek_row row, plain;
 
-        if (joint && (p.method.budget == EK_SHARE_LAYER))
+        if (joint && p.method.budget != EK_SHARE_UNIFORM)
             continue; /* heads of joint maps keep one set */
         run(&g, &host, &prompt, &plain, a);
         run(&g, &p, &prompt, &row, b);
