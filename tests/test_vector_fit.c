@@ -1,10 +1,12 @@
 /* tests/test_vector_fit.c - fits of VECTOR's maps: planted maps are found through rotated keys,
  * what is held out is never fitted on, stopped and killed runs resume to the bit, R2 is stored. */
+#include "core/bf16.h"
 #include "core/file.h"
 #include "core/rng.h"
 #include "infer/maps.h"
 #include "infer/model.h"
 #include "infer/tokenizer.h"
+#include "infer/vector.h"
 #include "results/store.h"
 #include "tests/tiny_model.h"
 #include "train/prose.h"
@@ -365,6 +367,109 @@ static void test_run(void **state)
     ek_model_close(m);
 }
 
+/* Sum of eps over one window, by the run-time code, of the outputs of one map. */
+static double run_time_error(const ek_maps *maps, const ek_cache *c, int layer, int head)
+{
+    static int32_t slot[192];
+    static float eps[192];
+    ek_view view;
+    double sum = 0;
+    ek_err err;
+
+    ek_cache_view(c, layer, -1, &view);
+    for (int32_t j = 1; j < view.n[head]; j++)
+        slot[j - 1] = j;
+    must(
+        ek_vector_errors(maps, dev, &c->dims, &view, head, slot, view.n[head] - 1, eps, NULL, &err),
+        &err);
+    for (int32_t j = 0; j < view.n[head] - 1; j++)
+        sum += (double)eps[j];
+    return sum;
+}
+
+/* Sum of the squared distances of values from their mean, from the cache itself. */
+static double spread(const ek_cache *c, int layer, int head)
+{
+    const int d = c->dims.head_dim;
+    ek_view view;
+    double all = 0;
+
+    ek_cache_view(c, layer, -1, &view);
+    for (int i = 0; i < d; i++) {
+        const int n = view.n[head] - 1;
+        double mean = 0, sum = 0;
+
+        for (int j = 1; j <= n; j++)
+            mean += (double)ek_from_bf16(((const ek_bf16 *)view.v)[(view.first[head] + j) * d + i]);
+        mean /= n;
+        for (int j = 1; j <= n; j++) {
+            const double v =
+                (double)ek_from_bf16(((const ek_bf16 *)view.v)[(view.first[head] + j) * d + i]);
+            sum += (v - mean) * (v - mean);
+        }
+        all += sum;
+    }
+    return all;
+}
+
+/* What a run measures of these maps is what the fit has measured: 1 - R2 of the same window. */
+static void test_run_time(void **state)
+{
+    ek_tokenizer *tok;
+    ek_model *m;
+    ek_prose prose;
+    ek_tokens ids = {0};
+    ek_cache c;
+    ek_err err;
+
+    (void)state;
+    must(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
+    must(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
+    const ek_dims *d = ek_model_dims(m);
+    const ek_cache_need room = {.dims = *d, .dtype = EK_BF16, .cap = 192};
+    must(ek_prose_open(&prose, "datasets/tiny.txt", 192, 0.2, 9, &err), &err);
+    must(ek_prose_window(&prose, EK_PROSE_HELD, 3, tok, &ids, &err), &err);
+    must(ek_cache_open(&c, &room, dev, &err), &err);
+    const ek_feed feed = {.cache = &c, .tok = ids.id, .n = 192};
+    must(ek_model_step(m, &feed, 1, NULL, &err), &err);
+    for (int joint = 0; joint < 2; joint++) {
+        const ek_maps_need need = {
+            .dims = d, .model_hash = ek_model_hash(m), .tokenizer_hash = ek_tokenizer_hash(tok)};
+        double w[32 * 32], b[32], worst = 0;
+        ek_sums sums;
+        ek_maps maps;
+
+        must(ek_maps_open(&maps, in_folder(joint ? "layer" : "head"), &need, &err), &err);
+        must(ek_sums_open(&sums, d, joint, 192, dev, &err), &err);
+        ek_sums_add(&sums, &c, 1);
+        for (int l = 0; l < d->n_layers; l++)
+            for (int h = 0; h < (joint ? 1 : d->n_heads); h++) {
+                const int map = joint ? l : l * d->n_heads + h, width = maps.width;
+                double all = 0;
+
+                for (int i = 0; i < width * width; i++)
+                    w[i] = (double)ek_maps_weight(&maps, l, h)[i];
+                for (int i = 0; i < width; i++)
+                    b[i] = (double)ek_maps_bias(&maps, l, h)[i];
+                for (int x = joint ? 0 : h; x < (joint ? d->n_heads : h + 1); x++)
+                    all += spread(&c, l, x);
+                const double r2 = ek_regress_r2(&sums.held, map, w, b, 0, width);
+                const double left = run_time_error(&maps, &c, l, h) / all;
+                assert_true(fabs(left - (1 - r2)) < 1e-4 * (1 + left));
+                w[5] += 0.5; /* another map measures otherwise */
+                worst = fmax(worst, fabs(r2 - ek_regress_r2(&sums.held, map, w, b, 0, width)));
+            }
+        assert_true(worst > 1e-3);
+        ek_sums_close(&sums);
+        ek_maps_close(&maps);
+    }
+    ek_cache_close(&c);
+    ek_prose_close(&prose);
+    ek_tokens_clear(&ids);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
 /* Stopped twice and resumed: the same bytes.  Another seed: others. */
 static void test_resume(void **state)
 {
@@ -468,8 +573,9 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planted), cmocka_unit_test(test_held_out),
-        cmocka_unit_test(test_run),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_kill),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_run),     cmocka_unit_test(test_run_time),
+        cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_refused),
     };
     const ek_tiny big = {.n_ctx = 2048};
     char command[160];
