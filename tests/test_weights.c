@@ -193,6 +193,8 @@ static void test_damaged(void **state)
                                            {"\"delay\": 12", "\"delay\": 17"},
                                            {"\"delay\": 12", "\"delay\": -1"},
                                            {"\"delay\": 12", "\"delay\": \"12\""},
+                                           {"\"norm\": 0", "\"norm\": 2"},
+                                           {"\"skip\": 0", "\"skip\": \"no\""},
                                            {"\"carried\": \"full\"", "\"carried\": \"ema\""},
                                            {"\"carried\": \"full\"", "\"carried\": \"half\""},
                                            {"\"carried\": \"full\"", "\"carried\": 2"},
