@@ -1,4 +1,4 @@
--- results/schema.sql - schema of an evictkit database, version 2.
+-- results/schema.sql - schema of an evictkit database, version 3.
 --
 -- A file of an older version is lifted when it is opened for writing: tables that it lacks are made, views are
 -- made anew.  So a table that was once released keeps its text; what is new comes as a table of its own.
@@ -8,7 +8,7 @@
 -- journal_mode = WAL, synchronous = FULL, foreign_keys = ON and trusted_schema = OFF are set by
 -- results/store.c on every open.
 PRAGMA application_id = 1701538164;  -- 'ekit'
-PRAGMA user_version = 2;             -- schema version
+PRAGMA user_version = 3;             -- schema version
 
 CREATE TABLE run(
   id TEXT PRIMARY KEY,               -- 32 hex digits: xxh3-128 of the resolved config

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { APPLICATION_ID = 1701538164, VERSION = 2, PATIENCE_MS = 10000 };
+enum { APPLICATION_ID = 1701538164, VERSION = 3, PATIENCE_MS = 10000 };
 
 /* ---- errors ---- */
 

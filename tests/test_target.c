@@ -254,6 +254,11 @@ static void test_table(void **state)
                {EK_REDUCE_MEAN, 1, -1, {-1.1239, -1.0986, -2.0794, -2.5903}},
                {EK_REDUCE_SUM, 0, -1, {0.5878, 0.1823, -1.2040, -2.3026}},
                {EK_REDUCE_MAX, 0, -1, {-0.5108, -0.5108, -1.6094, -2.3026}},
+               {EK_REDUCE_SUM, 1, -1, {0.2624, 0, -1.3863, -2.5903}},
+               {EK_REDUCE_MAX, 1, -1, {-0.6931, -0.5978, -1.8971, -2.5903}},
+               /* fewer queries than a block needs: what there is, as its mean */
+               {EK_REDUCE_BLOCK, 0, -1, {-0.7985, -0.9163, -1.8971, -2.3026}},
+               {EK_REDUCE_BLOCK, 1, -1, {-1.1239, -1.0986, -2.0794, -2.5903}},
                {EK_REDUCE_MEAN, 0, 1, {-0.5108, -0.7985, -1.8971, -2.3026}}};
     float q[S * 2 * DIM] = {0}, k[S * DIM] = {0}, lse[S * 2] = {0}, mass[S];
     int32_t first = 0, n = S, pos[S];

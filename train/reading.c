@@ -289,7 +289,13 @@ static ek_code get(void *ctx, int64_t i, ek_example *out, ek_err *err)
 {
     ek_reading *s = ctx;
 
-    return s->trace != NULL ? ek_trace_get(s->trace, i, out, err) : made_now(s, i, out, err);
+    if (s->trace != NULL)
+        return ek_trace_get(s->trace, i, out, err);
+    const double start = ek_now();
+    const ek_code code = made_now(s, i, out, err);
+
+    s->seconds += ek_now() - start;
+    return code;
 }
 
 ek_examples ek_reading_examples(ek_reading *s)

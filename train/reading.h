@@ -34,6 +34,7 @@ typedef struct ek_reading {
     ek_example *held;         /* (data.valid) trace: none: records held out, read once */
     ek_reading_record *now;   /* (n_now) trace: none: records of the step in hand */
     int n_now, room;          /* room 0: none are kept */
+    double seconds;           /* spent in making records when asked */
     int64_t n_train, n_valid; /* records */
 } ek_reading;
 
