@@ -1,5 +1,6 @@
 /* tests/test_end_to_end.c - the way a user goes, on a tiny model: train a scorer, evaluate it
  * beside rules, read the database, export it, generate under the policy. */
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -254,6 +255,25 @@ static void variants_are_compared(void **state)
     expect(0);
 }
 
+/* Every query that ships runs on a database of training and evaluation. */
+static void ready_queries_run(void **state)
+{
+    glob_t files;
+
+    (void)state;
+    assert_int_equal(glob("results/queries/*.sql", 0, NULL, &files), 0);
+    assert_true(files.gl_pathc >= 11);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        char path[4096]; /* PATH_MAX */
+
+        assert_non_null(realpath(files.gl_pathv[i], path) ? path : NULL);
+        RUN("results", "query", path, "--db", "s.db");
+        if (ran.status != 0)
+            fail_msg("%s: %s", files.gl_pathv[i], ran.err);
+    }
+    globfree(&files);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -296,6 +316,7 @@ int main(void)
         cmocka_unit_test(the_database_is_read),
         cmocka_unit_test(text_is_generated_under_it),
         cmocka_unit_test(variants_are_compared),
+        cmocka_unit_test(ready_queries_run),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
