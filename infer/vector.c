@@ -172,18 +172,38 @@ static ek_code make_room(ek_vector_scratch *s, int64_t entries, ek_err *err)
     return EK_OK;
 }
 
+/* A score as a weight: attention is one; learned scores are logarithms of it, taken from `top`. */
+static float weight_of(const ek_method *m, float score, float top)
+{
+    return m->measure.signal->learner != NULL ? expf(score - top) : score;
+}
+
 /* How badly an entry's value would be missed. */
-static float worth(const ek_method *m, float error, float square, float score)
+static float worth(const ek_method *m, float error, float square, float score, float top)
 {
     switch (m->select) {
     case EK_LOSE_RELATIVE:
         return square > 0 ? error / square : error > 0 ? FLT_MAX : 0.0f;
     case EK_LOSE_WEIGHTED:
-        return score * error;
+        return weight_of(m, score, top) * error;
+    case EK_LOSE_SCORE:
+        return score;
     case EK_LOSE_ERROR:
         break;
     }
     return error;
+}
+
+/* The best score of the pool's lists from .. to - 1, of len entries each. */
+static float best_of(const ek_vector_pool *pool, const int32_t *len, int from, int to)
+{
+    float best = -INFINITY;
+
+    for (int i = from; i < to; i++)
+        for (int32_t j = 0; j < len[i]; j++)
+            if (pool->mask[pool->first[i] + j] && pool->score[pool->first[i] + j] > best)
+                best = pool->score[pool->first[i] + j];
+    return isinf(best) ? 0.0f : best;
 }
 
 /* The slots of a list (head h of the view, the pool's list i) that may lose their value, into
@@ -208,7 +228,7 @@ static int32_t find_candidates(const ek_method *m, const ek_view *view, const ek
 
 /* What the values of a list's candidates are worth, into s->worth; *n of them. */
 static ek_code weigh_head(const ek_method *m, const ek_cache *c, const ek_view *view,
-                          const ek_vector_pool *pool, int h, int i, ek_vector_scratch *s,
+                          const ek_vector_pool *pool, int h, int i, float top, ek_vector_scratch *s,
                           int32_t *n, ek_err *err)
 {
     float *out = s->worth + pool->own[i];
@@ -222,8 +242,8 @@ static ek_code weigh_head(const ek_method *m, const ek_cache *c, const ek_view *
     for (int32_t k = 0; k < *n; k++) {
         const int32_t j = s->slot[k];
 
-        out[j] = worth(m, s->error[k], s->square[k], score[j]);
-        if (isnan(out[j]) || isinf(out[j]))
+        out[j] = worth(m, s->error[k], s->square[k], score[j], top);
+        if (isnan(out[j]) || out[j] == INFINITY)
             return EK_FAIL(err, EK_ENAN,
                            "rest: vector: layer %d, head %d, position %d: the error of the rebuilt "
                            "value is no number",
@@ -239,6 +259,8 @@ static ek_code choose(const ek_method *m, const ek_cache *c, const ek_vector_poo
     const int H = c->dims.n_heads, n_lists = pool->n_layers * H;
     const int32_t *len = c->n + pool->layer * H;
     const int64_t lose = 2 * (int64_t)pool->more;
+    const int share = m->budget != EK_SHARE_UNIFORM;
+    float top = share ? best_of(pool, len, 0, n_lists) : 0.0f;
     int64_t all = 0;
     ek_view view;
 
@@ -250,12 +272,13 @@ static ek_code choose(const ek_method *m, const ek_cache *c, const ek_vector_poo
             continue;
         }
         ek_cache_view(c, pool->layer + i / H, -1, &view);
-        EK_TRY(weigh_head(m, c, &view, pool, i % H, i, s, &n, err));
+        top = share ? top : best_of(pool, len, i, i + 1);
+        EK_TRY(weigh_head(m, c, &view, pool, i % H, i, top, s, &n, err));
         all += n;
-        if (m->budget == EK_SHARE_UNIFORM)
+        if (!share)
             ek_select(s->worth, pool->own + i, len + i, 1, n - lose, s->mask);
     }
-    if (m->budget != EK_SHARE_UNIFORM)
+    if (share)
         ek_select(s->worth, pool->own, len, n_lists, all - lose * n_lists, s->mask);
     return EK_OK;
 }

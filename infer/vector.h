@@ -8,7 +8,8 @@
  *     eps_j = || v_j - W x_j - b ||^2      x_j = R_pos^-1 k_j
  *     error     least eps first
  *     relative  least eps / ||v||^2
- *     weighted  least score eps, for scores that are attention
+ *     weighted  least score eps, for scores that are attention or (learned) its logarithm
+ *     score     least score, whatever eps: those at the border of eviction
  * Equal ones: the older loses its value.  Joint maps need every head's key, so there the heads of a
  * layer keep one set and lose the same values, by the sum of their eps.  Where n heads share a
  * budget, the 2 a n least of them all lose theirs, whatever head they are of. */
@@ -30,7 +31,7 @@ typedef struct ek_vector_pool { /* what the host's plan left of a layer, or of a
     int layer, n_layers;
     const uint8_t *mask;  /* 1: in the pool; (entries), */
     const int32_t *first; /* (n_layers, n_heads) where each head's marks start */
-    const float *score;   /* likewise; read where select is `weighted` */
+    const float *score;   /* likewise, as they were ranked */
     const int32_t *own;   /* (n_layers, n_heads) where each head may have its own: no two overlap */
     int32_t entries, more; /* B and a */
 } ek_vector_pool;

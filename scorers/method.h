@@ -77,7 +77,7 @@ typedef struct ek_when {
 /* What becomes of the rest, or of a part of it: gone, or (VECTOR, infer/vector.h) keys stay and
  * values are rebuilt by maps. */
 typedef enum ek_rest { EK_REST_DROP, EK_REST_VECTOR } ek_rest;
-typedef enum ek_lose { EK_LOSE_ERROR, EK_LOSE_RELATIVE, EK_LOSE_WEIGHTED } ek_lose;
+typedef enum ek_lose { EK_LOSE_ERROR, EK_LOSE_RELATIVE, EK_LOSE_WEIGHTED, EK_LOSE_SCORE } ek_lose;
 
 typedef struct ek_method {
     const char *name, *brief, *paper;

@@ -22,7 +22,7 @@ static const char *const granularities[] = {"row", "head", "layer", "model", NUL
 static const char *const shares[] = {"row", "uniform", "layer", "model", NULL};
 static const char *const carries[] = {"row", "once", "last", "sum", "ema", "sum_per_age", NULL};
 static const char *const rests[] = {"drop", "vector", NULL};
-static const char *const selects[] = {"error", "relative", "weighted", NULL};
+static const char *const selects[] = {"error", "relative", "weighted", "score", NULL};
 
 const ek_method_set ek_method_set_defaults = {.window = -1,
                                               .pool_size = -1,
@@ -194,10 +194,11 @@ static ek_code check_vector(const ek_method *m, const ek_method_set *set, ek_err
         return EK_FAIL(err, EK_EASKED,
                        "rest: vector needs a method that cuts once, at the end of "
                        "the prompt");
-    if (m->select == EK_LOSE_WEIGHTED && m->measure.signal->source == EK_FROM_ENTRIES)
+    if (m->select == EK_LOSE_WEIGHTED && m->measure.signal->source == EK_FROM_ENTRIES &&
+        m->measure.signal->learner == NULL)
         return EK_FAIL(err, EK_EASKED,
-                       "select: found weighted, expected it with methods that measure attention "
-                       "only");
+                       "select: found weighted, expected it with methods whose scores are "
+                       "attention, or learned from it");
     return EK_OK;
 }
 
