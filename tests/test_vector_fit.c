@@ -344,6 +344,7 @@ static void test_run(void **state)
                      (double)maps.r2[2]) < 1e-6);
     assert_true(ask(db, "SELECT tokens FROM train_step WHERE split = 'valid'") == 2 * 191);
     assert_true(ask(db, "SELECT tokens FROM train_step WHERE split = 'train'") == 10 * 191);
+    assert_true(ask(db, "SELECT count(*) FROM train_value") == 0); /* nothing is recalled here */
     assert_true(ask(db, "SELECT count(*) FROM run WHERE status = 'done'") == 1);
     ek_maps_close(&maps);
     must(run(&s, 0, 0, &err), &err); /* finished before: nothing more is stored */

@@ -251,17 +251,14 @@ static double mean_of(const double *x, int n)
 static ek_code log_fit(session *s, const ek_sums_fit *fit, double seconds, ek_err *err)
 {
     const int layers = s->sums.dims.n_layers, heads = s->sums.dims.n_heads;
-    const ek_train_stats train = {.loss = 1 - mean_of(fit->r2_fit, layers * heads),
-                                  .acc = NAN,
-                                  .lr = NAN,
-                                  .norm = NAN,
-                                  .tokens = ek_regress_count(&s->sums.fit, 0)};
-    const ek_train_stats valid = {.loss = 1 - mean_of(fit->r2, layers * heads),
-                                  .acc = NAN,
-                                  .tokens = ek_regress_count(&s->sums.held, 0)};
+    ek_train_stats x = {.acc = NAN, .recall = NAN, .chance = NAN, .lr = NAN, .norm = NAN};
 
-    EK_TRY(ek_log_step(&s->log, 1, NULL, &train, seconds, err));
-    EK_TRY(ek_log_step(&s->log, 1, "valid", &valid, 0, err));
+    x.loss = 1 - mean_of(fit->r2_fit, layers * heads);
+    x.tokens = ek_regress_count(&s->sums.fit, 0);
+    EK_TRY(ek_log_step(&s->log, 1, NULL, &x, seconds, err));
+    x.loss = 1 - mean_of(fit->r2, layers * heads);
+    x.tokens = ek_regress_count(&s->sums.held, 0);
+    EK_TRY(ek_log_step(&s->log, 1, "valid", &x, 0, err));
     EK_TRY(ek_log_flush(&s->log, err));
     EK_TRY(ek_log_heads(&s->log, "r2", layers, heads, fit->r2, err));
     EK_TRY(ek_log_heads(&s->log, "r2_fit", layers, heads, fit->r2_fit, err));
@@ -355,7 +352,7 @@ static ek_code fit(session *s, ek_err *err)
     say(s, "read        %lld windows in %.0f s (%.0f tokens/s; sums %.0f %% of it)",
         (long long)(at - begun), seconds, (double)((at - begun) * s->set->data.length) / seconds,
         100 * s->sums.seconds / seconds);
-    return export_maps(s, seconds, err);
+    return export_maps(s, begun == 0 ? seconds : 0, err); /* 0: not known as a whole */
 }
 
 ek_code ek_vector_run(const ek_train_set *set, const ek_train_options *options, ek_device *dev,
