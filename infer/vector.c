@@ -39,6 +39,7 @@ ek_code ek_vector_open(ek_maps *maps, ek_method *method, const ek_method_set *se
 
 int32_t ek_vector_a(const ek_method *m, int32_t n, int32_t entries)
 {
+    const int64_t billion = 1000000000;
     int32_t sinks, recent, a;
 
     if (m->maps == NULL || entries <= 0 || entries >= n)
@@ -49,7 +50,8 @@ int32_t ek_vector_a(const ek_method *m, int32_t n, int32_t entries)
         sinks = 1; /* position 0 */
     if (a > entries - sinks - recent)
         a = entries - sinks - recent;
-    return a > 0 ? a : 0;
+    /* In integers, so that 0.29 of 100 is 29. */
+    return a > 0 ? (int32_t)((billion - llround(m->spare * (double)billion)) * a / billion) : 0;
 }
 
 int32_t ek_vector_more(const ek_method *m, const int32_t *n, int n_lists, int32_t entries)

@@ -89,6 +89,7 @@ typedef struct ek_method {
     ek_when when;
     ek_rest rest;
     ek_lose select; /* whose values go first, by `rest: vector` */
+    double spare;   /* 0 .. 1: part of those that could go and do not */
     const struct ek_maps
         *maps; /* borrowed; NULL until a run opens those that `rest: vector` needs */
 } ek_method;
@@ -111,6 +112,7 @@ typedef struct ek_method_set {
     double rate, floor;
     int pool, group, granularity, share, carry; /* index into the names below, 0 = row's choice */
     int rest, select;                           /* ek_rest, ek_lose */
+    double approximate;                         /* part of a that rest: vector uses, 0 .. 1 */
 } ek_method_set;
 extern const ek_method_set ek_method_set_defaults; /* an element's start values */
 

@@ -31,6 +31,7 @@ const ek_method_set ek_method_set_defaults = {.window = -1,
                                               .refresh = -1,
                                               .every = -1,
                                               .rate = -1,
+                                              .approximate = 1,
                                               .floor = -1};
 
 #define MOST 1000000 /* entries or steps */
@@ -63,6 +64,8 @@ const ek_field ek_method_fields[] = {
             "drop what is not kept; or vector: keep more keys, rebuild their values from them"),
     EK_STRING(ek_method_set, maps, "folder of the maps that rest: vector needs"),
     EK_ENUM(ek_method_set, select, selects, "rest: vector: whose values are rebuilt"),
+    EK_FLOAT(ek_method_set, approximate, 0, 1,
+             "rest: vector: part of the values that could be rebuilt which are"),
     EK_FIELD_END};
 
 static ek_code unknown(const char *name, ek_err *err)
@@ -121,6 +124,7 @@ static void change_rest(ek_method *m, const ek_method_set *set)
         m->floor = EK_SHARE_FLOOR; /* of a row that did not share */
     m->rest = (ek_rest)set->rest;
     m->select = (ek_lose)set->select;
+    m->spare = 1 - set->approximate;
 }
 
 /* Choices that mean nothing together are refused, not ignored. */
@@ -180,9 +184,11 @@ static ek_code check_rest(const ek_method *m, ek_err *err)
 static ek_code check_vector(const ek_method *m, const ek_method_set *set, ek_err *err)
 {
     if (m->rest != EK_REST_VECTOR) {
-        if (set->maps != NULL || set->select > 0)
+        if (set->maps != NULL || set->select > 0 || set->approximate < 1)
             return EK_FAIL(err, EK_EASKED, "found %s, expected it with rest: vector only",
-                           set->maps != NULL ? "maps" : "select");
+                           set->maps != NULL ? "maps"
+                           : set->select > 0 ? "select"
+                                             : "approximate");
         return EK_OK;
     }
     if (set->maps == NULL)

@@ -214,6 +214,13 @@ static void counts_are_those_of_the_definition(void **state)
                 assert_true(a == 0 || B + a - first - recent >= 2 * a);
             }
     assert_true(with > 0);
+    m.protect = (ek_protect){0};
+    m.spare = 1 - .29; /* of 100 */
+    assert_int_equal(ek_vector_a(&m, 1000, 200), 29);
+    m.spare = 1;
+    assert_int_equal(ek_vector_a(&m, 1000, 200), 0);
+    m.spare = 0;
+    assert_int_equal(ek_vector_a(&m, 1000, 200), 100);
     m.maps = NULL;
     assert_int_equal(ek_vector_a(&m, 8, 4), 0);
 }
@@ -687,6 +694,8 @@ static void what_means_nothing_is_refused(void **state)
     set.select = 1;
     refused(&set, "rest: vector");
     set.select = 0;
+    set.approximate = .5;
+    refused(&set, "approximate");
     set.rest = EK_REST_VECTOR;
     refused(&set, "maps");
     set.maps = (char[]){"nowhere"};
