@@ -518,8 +518,9 @@ static void summary(const session *s, double prefill_s)
             (double)s->prompt.n / prefill_s);
     if (r->policy)
         fprintf(stderr,
-                "kept      %d asked per head, %d .. %d held after the last of %d plans (%s)\n",
-                r->kept_asked, r->kept_min, r->kept_max, r->planned, s->policy.method.name);
+                "kept      %d asked per head%s, %d .. %d held after the last of %d plans (%s)\n",
+                r->kept_asked, r->policy->method.budget == EK_SHARE_UNIFORM ? "" : " on average",
+                r->kept_min, r->kept_max, r->planned, s->policy.method.name);
     fprintf(stderr,
             "cache     %.2f MB now (full cache %.2f MB): %.1f entries per head for %d tokens; "
             "%.2f MB allocated\n",

@@ -1,11 +1,14 @@
 /* scorers/foresight.c - keep what a trained scorer expects to receive attention from now on.
  * This program's own.  The scorer learns the mass of future attention, not its logarithm, sees
- * the age of an entry, and is calibrated, so that the heads of a layer can share a budget. */
+ * the age of an entry, and is calibrated, so that heads can share a budget:
+ * those of a layer or, by `share: model`, all of them. */
 #include "scorers/method.h"
 
 const ek_method ek_method_foresight = {
     .name = "foresight",
-    .brief = "a trained scorer of key, value and age; heads share a layer's budget",
+    .brief =
+        "a trained scorer of key, value and age; heads share a layer's budget (share: model: the "
+        "model's)",
     .paper = "this program's own",
     .measure = {.signal = &ek_scorer_mlp, .carry = {.kind = EK_CARRY_ONCE, .every = 1}},
     .protect = {.sinks = 4, .recent = 64},
