@@ -1,4 +1,5 @@
-/* infer/bench_parts.h - what the figures of the bench share; for bench.c and figures.c only. */
+/* infer/bench_parts.h - what the figures of the bench share; for bench.c, figures.c and
+ * figures_rows.c only. */
 #ifndef EK_INFER_BENCH_PARTS_H
 #define EK_INFER_BENCH_PARTS_H
 
@@ -33,6 +34,15 @@ typedef struct ek_bench_plan {
 } ek_bench_plan;
 
 extern const ek_bench_plan ek_bench_plans[]; /* NULL name at the end */
+
+/* Lengths shrink to what the model's context allows beside `spare` tokens. */
+int ek_bench_at_most(const ek_bencher *b, int n, int spare);
+
+/* Figures of rows under policies. */
+ek_code ek_bench_scoring_overhead(ek_bencher *b, ek_bench_figure *f, ek_err *err);
+ek_code ek_bench_learned_scoring(ek_bencher *b, ek_bench_figure *f, ek_err *err);
+ek_code ek_bench_lockstep(ek_bencher *b, ek_bench_figure *f, ek_err *err);
+ek_code ek_bench_eviction_pays(ek_bencher *b, ek_bench_figure *f, ek_err *err);
 
 /* A cache for the model with room for cap tokens, holding the first n of the ids. */
 ek_code ek_bench_cache(ek_bencher *b, ek_cache *c, int n, int cap, const ek_measure *const *lanes,

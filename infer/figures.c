@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lengths shrink to what the model's context allows. */
-static int at_most(const ek_bencher *b, int n, int spare)
+int ek_bench_at_most(const ek_bencher *b, int n, int spare)
 {
     const int room = b->dims->n_ctx - spare;
 
@@ -56,7 +55,7 @@ fail:
 
 static ek_code decode_share(ek_bencher *b, ek_bench_figure *f, ek_err *err)
 {
-    const int steps = b->quick ? 4 : 16, n = at_most(b, 512, steps + 1);
+    const int steps = b->quick ? 4 : 16, n = ek_bench_at_most(b, 512, steps + 1);
     double bytes;
 
     EK_TRY(decode_times(b, n, steps, f, &bytes, err));
@@ -85,7 +84,7 @@ static ek_code prefill_times(ek_bencher *b, int n, ek_bench_figure *f, ek_err *e
 {
     ek_cache c;
 
-    EK_TRY(ek_bench_cache(b, &c, at_most(b, 64, 0), n, NULL, 0, err));
+    EK_TRY(ek_bench_cache(b, &c, ek_bench_at_most(b, 64, 0), n, NULL, 0, err));
     for (f->samples = 0; f->samples < b->reps; f->samples++) {
         double start;
 
@@ -115,7 +114,7 @@ static double prefill_flops(const ek_dims *d, int n)
 
 static ek_code prefill_share(ek_bencher *b, ek_bench_figure *f, ek_err *err)
 {
-    const int n = at_most(b, b->quick ? 512 : 2048, 0);
+    const int n = ek_bench_at_most(b, b->quick ? 512 : 2048, 0);
     const double flops = prefill_flops(b->dims, n);
 
     EK_TRY(prefill_times(b, n, f, err));
@@ -128,7 +127,7 @@ static ek_code prefill_share(ek_bencher *b, ek_bench_figure *f, ek_err *err)
 
 static ek_code pp512(ek_bencher *b, ek_bench_figure *f, ek_err *err)
 {
-    const int n = at_most(b, 512, 0);
+    const int n = ek_bench_at_most(b, 512, 0);
 
     EK_TRY(prefill_times(b, n, f, err));
     for (int i = 0; i < f->samples; i++)
@@ -277,7 +276,7 @@ static ek_code target_cost(ek_bencher *b, ek_bench_figure *f, ek_err *err)
 {
     layer_queries k;
 
-    EK_TRY(layer_queries_open(b, &k, at_most(b, b->quick ? 1024 : 4096, 0), 1, err));
+    EK_TRY(layer_queries_open(b, &k, ek_bench_at_most(b, b->quick ? 1024 : 4096, 0), 1, err));
     attend_once(b->dev, &k, b->dims->scale);
     target_once(b->dev, &k, b->dims->scale);
     for (f->samples = 0; f->samples < b->reps; f->samples++) {
@@ -299,7 +298,7 @@ static ek_code target_memory(ek_bencher *b, ek_bench_figure *f, ek_err *err)
     ek_device *fresh;
     double extra, unit;
 
-    EK_TRY(layer_queries_open(b, &k, at_most(b, 8192, 0), 0, err));
+    EK_TRY(layer_queries_open(b, &k, ek_bench_at_most(b, 8192, 0), 0, err));
     if (ek_device_open(&fresh, "cpu", ek_isa_name(b->dev->isa), err) != EK_OK) {
         layer_queries_close(&k);
         return err->code;
@@ -317,201 +316,6 @@ static ek_code target_memory(ek_bencher *b, ek_bench_figure *f, ek_err *err)
     return EK_OK;
 }
 
-/* ---- rows ---- */
-
-enum { MAX_ROWS = 16 };
-
-typedef struct rows {
-    ek_cache prompt;
-    ek_policy policy[MAX_ROWS];
-    ek_row row[MAX_ROWS], *each[MAX_ROWS];
-    const ek_measure *lane[MAX_ROWS];
-    int n, n_lanes;
-} rows;
-
-static void add_policy(rows *r, const char *method, ek_budget budget, int group)
-{
-    ek_policy *p = &r->policy[r->n++];
-
-    *p = (ek_policy){.method = *ek_method_find(method), .budget = budget};
-    if (ek_measure_n_carry(&p->method.measure, group) == 0)
-        return;
-    for (int i = 0; i < r->n_lanes; i++)
-        if (ek_measure_same(r->lane[i], &p->method.measure))
-            return;
-    r->lane[r->n_lanes++] = &p->method.measure;
-}
-
-static void rows_close(rows *r)
-{
-    for (int i = 0; i < r->n; i++)
-        ek_row_close(&r->row[i]);
-    ek_cache_close(&r->prompt);
-}
-
-/* Read n tokens, then open every row with room for `grow`; the last takes the prompt's cache. */
-static ek_code rows_open(ek_bencher *b, rows *r, int n, int grow, ek_err *err)
-{
-    ek_code code = ek_bench_cache(b, &r->prompt, n, n + grow, r->lane, r->n_lanes, err);
-
-    for (int i = 0; i < r->n && code == EK_OK; i++) {
-        r->each[i] = &r->row[i];
-        code = ek_row_open(&r->row[i], b->engine, &r->prompt, &r->policy[i], n, grow,
-                           i == r->n - 1 ? EK_ROW_TAKE : 0, err);
-    }
-    if (code != EK_OK)
-        rows_close(r);
-    return code;
-}
-
-/* One decode step of n rows. */
-static ek_code rows_step(ek_bencher *b, ek_row *const *row, int n, double *seconds, ek_err *err)
-{
-    const double start = ek_now();
-
-    for (int i = 0; i < n; i++) {
-        row[i]->feed = b->tok + row[i]->cache.next_pos;
-        row[i]->n_feed = row[i]->n_logits = row[i]->counts = 1;
-        row[i]->logits = b->logits + (size_t)i * (size_t)b->dims->n_vocab;
-    }
-    EK_TRY(ek_engine_step(b->engine, row, n, err));
-    *seconds += ek_now() - start;
-    return EK_OK;
-}
-
-/* With nothing to evict the rows do the same work, but for measuring. */
-static ek_code scoring_overhead(ek_bencher *b, ek_bench_figure *f, ek_err *err)
-{
-    static const char *const names[] = {"tova", "h2o", "inertiakv", "full"};
-    const int steps = b->quick ? 4 : 8, grow = steps * (EK_BENCH_SAMPLES + 1);
-    const int n = at_most(b, b->quick ? 256 : 2048, grow);
-    double on[3][EK_BENCH_SAMPLES] = {{0}}, warm = 0.0, off, most = 0.0;
-    int worst = 0;
-    rows r = {0};
-
-    if (n < 16) {
-        snprintf(f->detail, sizeof f->detail, "the model's context is too short");
-        return EK_OK;
-    }
-    for (int i = 0; i < 4; i++)
-        add_policy(&r, names[i], (ek_budget){.entries = 1 << 30}, b->dims->group);
-    EK_TRY(rows_open(b, &r, n, grow, err));
-    for (int i = 0; i < 4; i++)
-        EK_CHECK(rows_step(b, &r.each[i], 1, &warm, err));
-    for (f->samples = 0; f->samples < b->reps; f->samples++) {
-        double each[4] = {0};
-
-        /* Single steps take turns, so that a slow moment hits all. */
-        for (int s = 0; s < steps; s++)
-            for (int i = 0; i < 4; i++)
-                EK_CHECK(rows_step(b, &r.each[i], 1, &each[i], err));
-        off = each[3];
-        for (int i = 0; i < 3; i++)
-            on[i][f->samples] = each[i] / off;
-    }
-    for (int i = 0; i < 3; i++) {
-        double sum = 0.0;
-
-        for (int s = 0; s < f->samples; s++)
-            sum += on[i][s];
-        if (sum > most) {
-            most = sum;
-            worst = i;
-        }
-    }
-    memcpy(f->sample, on[worst], sizeof f->sample);
-    snprintf(f->detail, sizeof f->detail,
-             "decode step behind %d tokens, worst of tova, h2o, inertiakv: %s", n, names[worst]);
-    rows_close(&r);
-    return EK_OK;
-fail:
-    rows_close(&r);
-    return err->code;
-}
-
-/* Prefill and decode of one sample under n cells. */
-static ek_code evaluate_once(ek_bencher *b, int cells, int n, int steps, double *seconds,
-                             ek_err *err)
-{
-    static const char *const names[] = {"snapkv",    "h2o",   "tova",    "inertiakv",
-                                        "streaming", "knorm", "keydiff", "random"};
-    const double start = ek_now();
-    double spent = 0.0;
-    rows *r = calloc(1, sizeof *r);
-
-    if (!r)
-        return EK_FAIL(err, EK_ENOMEM, "no memory for rows");
-    for (int i = 0; i < cells - 1; i++)
-        add_policy(r, names[i % 8], (ek_budget){.num = i < 8 ? 250 : 125, .den = 1000},
-                   b->dims->group);
-    add_policy(r, "full", (ek_budget){0}, b->dims->group);
-    if (rows_open(b, r, n, steps, err) == EK_OK) {
-        ek_code code = EK_OK;
-
-        for (int s = 0; s < steps && code == EK_OK; s++)
-            code = rows_step(b, r->each, r->n, &spent, err);
-        rows_close(r);
-        *seconds = ek_now() - start;
-        free(r);
-        return code;
-    }
-    free(r);
-    return err->code;
-}
-
-static ek_code lockstep(ek_bencher *b, ek_bench_figure *f, ek_err *err)
-{
-    const int steps = b->quick ? 16 : 64, n = at_most(b, b->quick ? 256 : 1024, steps);
-    const int reps = b->quick ? 3 : 7;
-    double warm;
-
-    EK_TRY(evaluate_once(b, 16, n, 2, &warm, err));
-    for (f->samples = 0; f->samples < reps; f->samples++) {
-        double one, many;
-
-        EK_TRY(evaluate_once(b, 1, n, steps, &one, err));
-        EK_TRY(evaluate_once(b, 16, n, steps, &many, err));
-        f->sample[f->samples] = many / one;
-    }
-    snprintf(f->detail, sizeof f->detail,
-             "16 cells (8 methods at .25 and .125, and full) against 1: %d tokens, %d steps", n,
-             steps);
-    return EK_OK;
-}
-
-static ek_code eviction_pays(ek_bencher *b, ek_bench_figure *f, ek_err *err)
-{
-    const int steps = 4, grow = steps * (EK_BENCH_SAMPLES + 1);
-    const int n = at_most(b, b->quick ? 1024 : 8192, grow), kept = n / 8 < 1024 ? n / 8 : 1024;
-    double warm = 0.0;
-    rows r = {0};
-
-    if (n < 64) {
-        snprintf(f->detail, sizeof f->detail, "the model's context is too short");
-        return EK_OK;
-    }
-    add_policy(&r, "snapkv", (ek_budget){.entries = kept}, b->dims->group);
-    add_policy(&r, "full", (ek_budget){0}, b->dims->group);
-    EK_TRY(rows_open(b, &r, n, grow, err));
-    for (int i = 0; i < 2; i++)
-        EK_CHECK(rows_step(b, &r.each[i], 1, &warm, err));
-    for (f->samples = 0; f->samples < b->reps; f->samples++) {
-        double each[2] = {0};
-
-        for (int s = 0; s < steps; s++)
-            for (int i = 0; i < 2; i++)
-                EK_CHECK(rows_step(b, &r.each[i], 1, &each[i], err));
-        f->sample[f->samples] = each[1] / each[0];
-    }
-    snprintf(f->detail, sizeof f->detail,
-             "decode step keeping %d entries against all, behind %d tokens", kept, n);
-    rows_close(&r);
-    return EK_OK;
-fail:
-    rows_close(&r);
-    return err->code;
-}
-
 const ek_bench_plan ek_bench_plans[] = {
     {"decode share", "(weight + KV bytes of a step) / time / streaming", "of streaming", 0.85, 1,
      EK_BENCH_STREAM, decode_share},
@@ -522,11 +326,13 @@ const ek_bench_plan ek_bench_plans[] = {
     {"target memory", "extra bytes of the target pass / (query heads x T x 4)", "x", 4.0, 0,
      EK_BENCH_NONE, target_memory},
     {"scoring overhead", "decode step measuring attention / not, nothing to evict", "x", 1.03, 0,
-     EK_BENCH_NONE, scoring_overhead},
+     EK_BENCH_NONE, ek_bench_scoring_overhead},
+    {"learned scoring", "decode step of a held budget with a learned scorer / without one", "x",
+     1.10, 0, EK_BENCH_NONE, ek_bench_learned_scoring},
     {"lockstep", "evaluating 16 cells / evaluating 1, same sample", "x", 3.0, 0, EK_BENCH_NONE,
-     lockstep},
+     ek_bench_lockstep},
     {"eviction pays", "decode rate keeping an eighth / full cache", "x", 1.5, 1, EK_BENCH_NONE,
-     eviction_pays},
+     ek_bench_eviction_pays},
     {"pp512", "prompt tokens per second", "tok/s", 0.0, 1, EK_BENCH_NONE, pp512},
     {"tg128", "generated tokens per second", "tok/s", 0.0, 1, EK_BENCH_NONE, tg128},
     {0}};
