@@ -120,7 +120,8 @@ static ek_code step_one(ek_cohort *g, ek_variant *v, int stop, ek_err *err)
         v->failed = *err;
         ek_train_say(g->options, "failed      %s: %s", ek_variant_name(g, v), err->msg);
         ek_err ended = *err;
-        end(v, EK_ENAN, &ended);
+        if (end(v, EK_ENAN, &ended) != EK_ENAN)
+            v->failed = ended;
         return EK_OK;
     }
     EK_TRY(code);
