@@ -460,8 +460,10 @@ static void the_ready_queries_run(void **state)
         ek_map_close(&map);
         if (ek_report_query(*state, sql, A, &out, &err) != EK_OK)
             fail_msg("%s: %s", g.gl_pathv[i], err.msg);
-        if (!strstr(g.gl_pathv[i], "loss_curves"))
-            assert_true(lines_of(out.data) > 1);
+        /* These are of training runs, of which there are none here. */
+        if (!strstr(g.gl_pathv[i], "loss_curves") && !strstr(g.gl_pathv[i], "vector_r2") &&
+            (out.data == NULL || lines_of(out.data) < 2))
+            fail_msg("%s: found no rows", g.gl_pathv[i]);
         free(sql);
         ek_text_clear(&out);
     }
