@@ -74,6 +74,10 @@ static ek_code print_plan(ek_eval *ev, ek_err *err)
            (long long)todo.steps);
     printf("caches          %.0f MB at most\n", (double)todo.bytes_cache / 1e6);
     printf("weights         %.0f MB\n", (double)ek_model_weight_bytes(ev->model) / 1e6);
+    for (int m = 0; m < ev->grid.n_methods; m++)
+        if (ev->grid.maps[m].block)
+            printf("maps            %.1f MB of %s, the model's and in no cache's bytes\n",
+                   (double)ek_maps_bytes(&ev->grid.maps[m]) / 1e6, ev->grid.method[m].name);
     printf("disk            about %.1f MB in %s\n",
            (double)todo.samples * ev->grid.n_cells * 2500.0 / 1e6, ev->config->results);
     printf("time            about %.0f s, from a few steps measured just now\n", todo.seconds);
