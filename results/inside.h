@@ -1,4 +1,5 @@
-/* results/inside.h - what store.c (SQL) and record.c (rows) share; nobody else includes it. */
+/* results/inside.h - what store.c (SQL), record.c (rows) and store_file.c (the file) share; nobody
+ * else includes it. */
 #ifndef EK_RESULTS_INSIDE_H
 #define EK_RESULTS_INSIDE_H
 
@@ -28,5 +29,12 @@ struct ek_store {
     int n_steps;
     int64_t first_step_ms; /* wall clock of the oldest waiting step */
 };
+
+/* Is there, in this mode, something that may be a database?  EK_EASKED, EK_EINPUT if not. */
+ek_code ek_store_look(const char *path, ek_store_mode mode, ek_err *err);
+/* SQLite reads a database in WAL mode only where it may write files beside it.  Where it may not,
+ * and no log waits there, nothing can change: the name as a URI that says so (owned by the caller).
+ * NULL: not so. */
+char *ek_store_still(const char *path);
 
 #endif

@@ -9,13 +9,9 @@
 #include "core/progress.h"
 #include "schema_sql.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { APPLICATION_ID = 1701538164, VERSION = 3, PATIENCE_MS = 10000 };
 
@@ -351,42 +347,6 @@ static ek_code take_int(void *ctx, int n, const char *const *name, const ek_sql 
     return EK_OK;
 }
 
-static ek_code look_at_file(const char *path, ek_store_mode mode, ek_err *err)
-{
-    static const char magic[16] = "SQLite format 3";
-    char head[16];
-    struct stat st;
-    size_t got;
-    FILE *f;
-
-    if (strcmp(path, ":memory:") == 0)
-        return EK_OK;
-    if (stat(path, &st) != 0) {
-        if (errno != ENOENT)
-            return EK_FAIL(err, EK_EASKED, "%s: %s", path, strerror(errno));
-        if (mode == EK_STORE_CREATE)
-            return EK_OK;
-        return EK_FAIL(err, EK_EASKED,
-                       "%s: no such database; `evictkit evaluate` makes one, --db names another",
-                       path);
-    }
-    if (!S_ISREG(st.st_mode))
-        return EK_FAIL(err, EK_EASKED, "%s: found %s, expected a database file", path,
-                       S_ISDIR(st.st_mode) ? "a folder" : "no regular file");
-    if (st.st_size == 0)
-        return mode == EK_STORE_CREATE
-                   ? EK_OK
-                   : EK_FAIL(err, EK_EINPUT, "%s: an empty file, not a database", path);
-    f = fopen(path, "rb");
-    if (!f)
-        return EK_FAIL(err, EK_EASKED, "%s: %s", path, strerror(errno));
-    got = fread(head, 1, sizeof head, f);
-    fclose(f);
-    if (got != sizeof head || memcmp(head, magic, sizeof magic) != 0)
-        return EK_FAIL(err, EK_EINPUT, "%s: not an SQLite database", path);
-    return EK_OK;
-}
-
 /* schema.sql in a database of its own, in memory; closed by close_model. */
 static ek_code open_model(ek_store *model, const ek_store *s, ek_err *err)
 {
@@ -573,36 +533,6 @@ static ek_code set_up(ek_store *s, ek_err *err)
     return check_content(s, err);
 }
 
-/* SQLite reads a database in WAL mode only where it may write files beside it.  Where it may not,
- * and no log waits there, nothing can change: the name as a URI that says so.  NULL: not so. */
-static char *still_uri(const char *path)
-{
-    const char *name = strrchr(path, '/');
-    const size_t size = strlen(path), slash = name ? (size_t)(name + 1 - path) : 0;
-    const size_t room = 3 * size + 32;
-    char *uri = malloc(room), *to = uri;
-
-    if (!uri)
-        return NULL;
-    const char *end = uri + room;
-
-    snprintf(uri, size + 3, "%.*s.", (int)slash, path);
-    if (faccessat(AT_FDCWD, uri, W_OK, AT_EACCESS) == 0)
-        *uri = '\0';
-    else
-        snprintf(uri, size + 5, "%s-wal", path);
-    if (!*uri || access(uri, F_OK) == 0) {
-        free(uri);
-        return NULL;
-    }
-    to += snprintf(to, (size_t)(end - to), "file:");
-    for (const char *c = path; *c; c++)
-        to += snprintf(to, (size_t)(end - to), strchr("%?#", *c) ? "%%%02X" : "%c",
-                       (unsigned)(unsigned char)*c);
-    snprintf(to, (size_t)(end - to), "?immutable=1");
-    return uri;
-}
-
 ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_err *err)
 {
     const int flags = mode == EK_STORE_READ    ? SQLITE_OPEN_READONLY
@@ -613,7 +543,7 @@ ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_e
     ek_code code;
     int rc;
 
-    EK_TRY(look_at_file(path, mode, err));
+    EK_TRY(ek_store_look(path, mode, err));
     if (mode == EK_STORE_CREATE)
         EK_TRY(ek_make_parent(path, err));
     s = calloc(1, sizeof *s);
@@ -622,7 +552,7 @@ ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_e
         return EK_FAIL(err, EK_ENOMEM, "%s: out of memory", path);
     }
     s->mode = mode;
-    uri = mode == EK_STORE_READ ? still_uri(path) : NULL;
+    uri = mode == EK_STORE_READ ? ek_store_still(path) : NULL;
     rc = sqlite3_open_v2(uri ? uri : path, &s->db, flags | (uri ? SQLITE_OPEN_URI : 0), NULL);
     free(uri);
     code = rc == SQLITE_OK ? set_up(s, err) : translate(s, rc, "opening", err);
