@@ -2,8 +2,8 @@
  *
  * The asked pair lies at the sample's depth; the others are spread over the text, one at a random
  * place of each of pairs - 1 equal stretches.  A value is two words with a stroke between them
- * ("tiger/pencil"), a form that no other text has.  Right is an answer that has the value as a word
- * of its own and none of the other values. */
+ * ("tiger/pencil"), a form that no other text has.  Right is an answer whose first word of this
+ * form is the value; case is not looked at. */
 #include "datasets/haystack.h"
 
 #include <ctype.h>
@@ -18,10 +18,13 @@ typedef struct wording {
     const char *needle, *question, *prefix; /* %k the key, %v its value */
 } wording;
 
+/* Said twice, and the answer begun up to the quote: a small model otherwise names another key's
+ * value, or explains what a call sign is. */
 static const wording wordings[] = {
-    {"The call sign of %k is %v.", "What is the call sign of %k?", "The call sign of %k is"},
-    {"For %k the call sign is %v.", "Which call sign is the one for %k?",
-     "For %k the call sign is"},
+    {"The call sign of %k is \"%v\". Do not forget that the call sign of %k is \"%v\".",
+     "Tell me the call sign of %k.", "The call sign of %k is \""},
+    {"Remember that the call sign of %k is \"%v\". Once more, the call sign of %k is \"%v\".",
+     "What is the call sign of %k?", "The call sign of %k is \""},
 };
 static const char intro[] = "Some radio stations and their call signs are hidden in the text "
                             "below. Remember each station's "
@@ -39,7 +42,7 @@ static const char *const words[] = {"tiger",  "banana", "rocket", "pencil", "dra
 typedef struct pairs {
     int n; /* the first is asked for */
     char value[EK_NEEDLES][VALUE_ROOM];
-    char text[EK_NEEDLES][120];
+    char text[EK_NEEDLES][160];
     char question[120], prefix[120];
 } pairs;
 
@@ -102,7 +105,7 @@ static void draw_pairs(pairs *out, int n, ek_draw *draw)
 static void defaults(ek_task_config *c)
 {
     ek_haystack_defaults(c, 30);
-    c->pairs = c->pairs ? c->pairs : 4;
+    c->pairs = c->pairs ? c->pairs : 3;
 }
 
 static ek_code open_task(ek_task *t, ek_err *err)
@@ -149,17 +152,6 @@ static ek_code sample(ek_sample *s, const ek_task *t, int64_t i, ek_err *err)
     return EK_OK;
 }
 
-/* Whether the text has the value, no letter or digit on either side; case is not looked at. */
-static int has_value(const char *text, const char *value)
-{
-    const size_t n = strlen(value);
-
-    for (const char *p = strcasestr(text, value); p != NULL; p = strcasestr(p + 1, value))
-        if ((p == text || !isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[n]))
-            return 1;
-    return 0;
-}
-
 /* The first word of the form of a value. */
 static void find_value(char *out, size_t room, const char *text)
 {
@@ -179,21 +171,18 @@ static void find_value(char *out, size_t room, const char *text)
     }
 }
 
+/* What counts is the first value that is named: a model may go on and list them all. */
 static void grade(ek_grade *out, const ek_sample *s, const char *prediction)
 {
     find_value(out->parsed, sizeof out->parsed, prediction);
-    for (int i = 0; i < s->n_distractors; i++)
-        if (has_value(prediction, s->distractors[i])) {
-            out->flag = "distractor";
-            return;
-        }
-    for (int i = 0; i < s->n_references; i++)
-        if (has_value(prediction, s->references[i])) {
-            snprintf(out->parsed, sizeof out->parsed, "%s", s->references[i]);
-            out->score = 1.0;
-        }
     if (out->parsed[0] == '\0')
         out->flag = "unparsed";
+    for (int i = 0; i < s->n_distractors; i++)
+        if (strcasecmp(out->parsed, s->distractors[i]) == 0)
+            out->flag = "distractor";
+    for (int i = 0; i < s->n_references; i++)
+        if (strcasecmp(out->parsed, s->references[i]) == 0)
+            out->score = 1.0;
 }
 
 static const char *wording_at(int i)

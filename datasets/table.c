@@ -25,7 +25,7 @@ const ek_field ek_task_fields[] = {
     EK_INT(T, prompt, 0, 1 << 20, "fidelity: tokens of the prompt (default 4096)"),
     EK_INT(T, continuation, 0, 1 << 20, "fidelity: tokens that follow (default 512)"),
     EK_ENUM(T, kind, kinds, "passkey: one key, or one of four that is asked for"),
-    EK_INT(T, pairs, 0, 8, "kv_needle: keys with values, 2 .. 8 (default 4)"),
+    EK_INT(T, pairs, 0, 8, "kv_needle: keys with values, 2 .. 8 (default 3)"),
     EK_STRING(T, needle_text, "verbatim: the other books, as text (default data/text/other)"),
     EK_INTS(T, lengths, n_lengths, 64, 1 << 20,
             "needles: tokens, prompt and answer (default 1024, 2048, 4096)"),

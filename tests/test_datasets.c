@@ -231,13 +231,14 @@ static int remove_books(void **state)
     return remove(other_book) || remove(same_book) || rmdir(other_folder);
 }
 
-/* The share of the haystack's words that stand before text, which must be there once. */
+/* The share of the haystack's words that stand before text. */
 static double depth_of(const ek_sample *s, const char *text)
 {
     const char *hay = strstr(s->context, "\n\n") + 2, *at = strstr(hay, text);
 
     assert_non_null(at);
-    assert_null(strstr(at + 1, text));
+    if (s->n_distractors == 0) /* a value is said twice, a sentence once */
+        assert_null(strstr(at + 1, text));
     return 100.0 * count_words(NULL, hay, (size_t)(at - hay)) / count_words(NULL, hay, strlen(hay));
 }
 
@@ -453,13 +454,14 @@ static void values_are_graded_whole(void **state)
         const char *flag, *parsed;
     } cases[] = {
         {" tiger/pencil.", 1, "", "tiger/pencil"},
-        {"\"Tiger/Pencil\"", 1, "", "tiger/pencil"},
+        {"\"Tiger/Pencil\"", 1, "", "Tiger/Pencil"},
         {"It is tiger/pencil, I think", 1, "", "tiger/pencil"},
         {"tiger/pencils", 0, "", "tiger/pencils"},
         {"atiger/pencil", 0, "", "atiger/pencil"},
         {"tiger pencil", 0, "unparsed", ""},
         {"pencil/tiger", 0, "", "pencil/tiger"},
-        {"tiger/pencil or ocean/lemon", 0, "distractor", "tiger/pencil"},
+        {"tiger/pencil or ocean/lemon", 1, "", "tiger/pencil"},
+        {"ocean/lemon or tiger/pencil", 0, "distractor", "ocean/lemon"},
         {"ocean/lemon", 0, "distractor", "ocean/lemon"},
         {"", 0, "empty", ""},
         {"I do not know", 0, "unparsed", ""},
