@@ -18,6 +18,7 @@ Writes FILE.png and FILE.svg.  Exit status: 0; 2 nothing to draw; 3 no matplotli
 import argparse
 import math
 import os
+import re
 import sqlite3
 import sys
 
@@ -167,6 +168,13 @@ def number(x, _=None):
     return "%.4g" % x
 
 
+def number_axis(axis, values):
+    """Plain numbers on a logarithmic axis; between decades too, if there are few of those."""
+    axis.set_major_formatter(FuncFormatter(number))
+    few = max(values) / min(values) < 30
+    axis.set_minor_formatter(FuncFormatter(lambda x, _: number(x) if few and ("%.0e" % x)[0] in "235" else ""))
+
+
 def interval(points):
     lo = [max(p["value"] - p["ci_lo"], 0) if p["ci_lo"] is not None else 0 for p in points]
     hi = [max(p["ci_hi"] - p["value"], 0) if p["ci_hi"] is not None else 0 for p in points]
@@ -205,8 +213,20 @@ def write_labels(ax, ends, right):
                     arrowprops=dict(arrowstyle="-", color=style["color"], lw=0.5, shrinkA=0, shrinkB=1), **style)
 
 
+def asked_by(rows):
+    """entries or bytes, if all budgets of a panel were asked so; else kept, the fraction."""
+    budgets = [r for r in rows if r["method"] != "full"]
+    for by in ("entries", "bytes"):
+        if budgets and all(r[by] for r in budgets):
+            return by
+    return "kept"
+
+
 def draw_quality(ax, rows, key, name, colours, measured):
     mine = [r for r in rows if r["key"] == key and r["name"] == name and r["kept"]]
+    by = asked_by(mine)  # budgets asked in entries or bytes stand as such
+    for r in mine:
+        r["kept"] = r[by] if by != "kept" and r["method"] != "full" else r["kept"]
     rule, lines = best_rule(mine, name), {}
     for r in mine:
         if r["method"] != "full":
@@ -240,7 +260,7 @@ def draw_quality(ax, rows, key, name, colours, measured):
     ax.set_xscale("log", base=2)
     if logarithmic:
         ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(number))
+        number_axis(ax.yaxis, low)
     if full and not (logarithmic and full[0] <= 0):
         ax.axhline(full[0], color="#333333", lw=1.1, ls="--", zorder=2)
         ends.append((full[0], "full cache", dict(color="#333333", fontweight="normal")))
@@ -252,9 +272,10 @@ def draw_quality(ax, rows, key, name, colours, measured):
     if len(ticks) <= 8:
         ax.set_xticks(ticks)
         ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "%.3g" % x))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "%.3g" % x if by == "kept" else "{:,.0f}".format(x)))
     ax.invert_xaxis()  # less is kept to the right, where lines part and are named
-    ax.set_xlabel("kept fraction (measured, mean over steps)" if measured else "kept fraction of the cache")
+    ax.set_xlabel({"entries": "entries per head", "bytes": "bytes of cache"}.get(
+        by, "kept fraction (measured, mean over steps)" if measured else "kept fraction of the cache"))
     ax.set_ylabel(label_of(name))
     ax.set_title(title_of(key, n), fontsize=10)
     plain(ax)
@@ -324,7 +345,8 @@ def ablation(db, a):
         for r in mine:
             if r["learned"]:
                 more = names.get(trained.get(r["cell"], ""), "")
-                lines.setdefault((0, r["method"] + (": " + more if more and more != r["method"] else "")), []).append(r)
+                same = re.sub(r"\W", "", more) == re.sub(r"[\W_]", "", r["method"])
+                lines.setdefault((0, more if same else r["method"] + (": " + more if more else "")), []).append(r)
             elif r["method"] == rule:
                 lines.setdefault((1, rule + " (best training-free)"), []).append(r)
             elif is_oracle(r):
@@ -343,7 +365,7 @@ def ablation(db, a):
         values = [r["value"] for line in order for r in lines[line] if r["value"] > 0]
         if name in LOG and values and max(values) / min(values) > 3:
             ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(FuncFormatter(number))
+            number_axis(ax.xaxis, values)
         ax.set_yticks([-y for y in range(len(order))])
         ax.set_yticklabels([line[1] for line in order], fontsize=7.5)
         ax.set_xlabel(label_of(name))

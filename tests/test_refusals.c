@@ -294,7 +294,7 @@ static const damage in_settings[] = {
     {"another format", .kind = REPLACE, .find = "evictkit scorer", .with = "evictkit sc0rer"},
     {"another method", .kind = REPLACE, .find = "\"foresight\"", .with = "\"kvpopular\""},
     {"no model", .kind = REPLACE, .find = "\"model\"", .with = "\"moder\""},
-    {"no weights", .kind = REPLACE, .find = "\"weights\"", .with = "\"weighty\""},
+    {"weights of no hash", .kind = REPLACE, .find = "\"weights\": \"", .with = "\"weights\":\"x"},
     {"an unknown age", .kind = REPLACE, .find = "\"input\"", .with = "\"inpot\""},
 };
 
