@@ -237,6 +237,7 @@ static ek_code weigh_head(const ek_method *m, const ek_cache *c, const ek_view *
     const float *score = pool->score + pool->first[i];
 
     *n = find_candidates(m, view, pool, h, i, s);
+    memset(out, 0, (size_t)view->n[h] * sizeof *out); /* selecting looks at all, marked or not */
     if (*n == 0)
         return EK_OK;
     EK_TRY(ek_vector_errors(m->maps, c->dev, &c->dims, view, h, s->slot, *n, s->error, s->square,

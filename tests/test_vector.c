@@ -627,7 +627,7 @@ static void company_and_steady_steps(void **state)
     (void)state;
     grid_open(&g, EK_BF16);
     nv = (size_t)g.m.dims->n_vocab;
-    logits = malloc(3 * nv * sizeof *logits);
+    logits = calloc(3 * nv, sizeof *logits);
     alone = malloc((size_t)STEPS * nv * sizeof *alone);
     prompt_open(&g, &prompt);
     for (int together = 0; together < 2; together++) {
