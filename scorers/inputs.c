@@ -40,6 +40,7 @@ static void load(const ek_view *in, const void *column, int64_t entry, bool rms,
 
     if (in->dtype == EK_BF16) {
         const ek_bf16 *from = (const ek_bf16 *)column + entry * d;
+#pragma omp simd
         for (int i = 0; i < d; i++)
             x[i] = (ek_real)ek_from_bf16(from[i]);
     } else {
@@ -83,7 +84,9 @@ void ek_inputs_standardise(const ek_scorer *s, int layer, int h, int rows, ek_re
     const ek_real *mean = s->params + ek_params_at(s, EK_INPUT_MEAN, layer, h);
     const ek_real *scale = s->params + ek_params_at(s, EK_INPUT_SCALE, layer, h);
 
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++, x += width) {
+#pragma omp simd
         for (int c = 0; c < width; c++)
-            x[(size_t)i * width + c] = (x[(size_t)i * width + c] - mean[c]) * scale[c];
+            x[c] = (x[c] - mean[c]) * scale[c];
+    }
 }

@@ -77,14 +77,24 @@ static void forward_rows(const ek_scorer *s, const ek_view *in, int h, int first
     ek_inputs_standardise(s, l, h, rows, x);
     ek_real_gemm(s->dev, pre, (size_t)hidden, x, (size_t)width, 0, w, (size_t)width, 1, rows,
                  hidden, width, EK_SET);
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
+        ek_real *z = pre + (size_t)i * hidden;
+
+#pragma omp simd
         for (int c = 0; c < hidden; c++)
-            pre[(size_t)i * hidden + c] += b[c];
+            z[c] += b[c];
+    }
     ek_real_silu(s->dev, act, pre, (size_t)rows * (size_t)hidden);
-    ek_real_gemm(s->dev, r, 1, act, (size_t)hidden, 0, out, (size_t)hidden, 1, rows, 1, hidden,
-                 EK_SET);
-    for (int i = 0; i < rows; i++)
-        r[i] += out_bias;
+    /* One output would fill a thirty-second of a panel. */
+    for (int i = 0; i < rows; i++) {
+        const ek_real *a = act + (size_t)i * hidden;
+        ek_real sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+        for (int c = 0; c < hidden; c++)
+            sum += a[c] * out[c];
+        r[i] = sum + out_bias;
+    }
 }
 
 static size_t scratch(const ek_scorer *s, int n)
