@@ -87,6 +87,7 @@ static int same_scorer(const ek_scorer *a, const ek_scorer *b)
         return a == b;
     return a->params == b->params && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
            a->set.age == b->set.age && a->set.rms == b->set.rms && a->set.delay == b->set.delay &&
+           a->set.norm == b->set.norm && a->set.skip == b->set.skip &&
            a->set.carried == b->set.carried;
 }
 
