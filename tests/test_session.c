@@ -6,6 +6,7 @@
 #include "scorers/carried.h"
 #include "tests/tiny_model.h"
 #include "train/session.h"
+#include "train/trainer.h"
 #include "train/trace.h"
 
 #include <setjmp.h>
@@ -146,7 +147,7 @@ static void test_readings(void **state)
     s.trace = EK_TRACE_NONE;
     s.steps = 35;
     must(ek_train_run(&s, &o, dev, &err), &err);
-    assert_int_equal(strtol(line + 4, NULL, 10), 64 + 70 + 1);
+    assert_int_equal(strtol(line + 4, NULL, 10), EK_FIT_RECORDS + 70 + 1);
     /* More than the disk has is refused before anything is read. */
     s.out = in_folder("greedy");
     s.trace = EK_TRACE_DISK;

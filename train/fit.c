@@ -1,11 +1,13 @@
 /* train/fit.c - constants measured before training: standardisation of inputs, mass of heads. */
 #include "train/trainer.h"
 
+#include "core/progress.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORDS = 64, TILE = 256 };
+enum { TILE = 256 }; /* rows at a time */
 
 static int tensor_named(const ek_scorer *s, const char *name)
 {
@@ -156,25 +158,31 @@ static void observe_record(const fitting *f, const ek_example *r)
     }
 }
 
-ek_code ek_trainer_fit_all(ek_trainer *const *t, int n_trainers, ek_err *err)
+ek_code ek_trainer_fit_all(ek_trainer *const *t, int n_trainers, int quiet, ek_err *err)
 {
     const ek_examples *records = &t[0]->need.records;
-    const int64_t n = records->n < RECORDS ? records->n : RECORDS;
+    const int64_t n = records->n < EK_FIT_RECORDS ? records->n : EK_FIT_RECORDS;
     fitting *f = calloc((size_t)n_trainers, sizeof *f);
     ek_example r = {0};
+    ek_progress p;
 
     if (f == NULL)
         return EK_FAIL(err, EK_ENOMEM, "constants of %d scorers", n_trainers);
     err->code = EK_OK;
+    ek_progress_open(&p, "constants", "records", n);
+    p.quiet = quiet;
     for (int k = 0; k < n_trainers; k++)
         EK_CHECK(open_fitting(&f[k], t[k], err));
     for (int64_t i = 0; i < n; i++) {
+        if (ek_stop_asked())
+            EK_CHECK(EK_FAIL(err, EK_ESTOPPED, "stopped before the first step; nothing was kept"));
         EK_CHECK(records->get(records->ctx, i, &r, err));
         for (int k = 0; k < n_trainers; k++) {
             EK_CHECK(ek_trainer_check(t[k], i, r.head, err));
             observe_record(&f[k], &r);
         }
         ek_example_close(&r);
+        ek_progress_at(&p, i + 1, NULL);
     }
     for (int k = 0; k < n_trainers; k++) {
         const int heads = t[k]->scorer.dims.n_heads, all = t[k]->scorer.dims.n_layers * heads;
@@ -183,6 +191,7 @@ ek_code ek_trainer_fit_all(ek_trainer *const *t, int n_trainers, ek_err *err)
             settle(t[k], y / heads, y % heads, &f[k].m[y]);
     }
 fail:
+    ek_progress_close(&p);
     ek_example_close(&r);
     for (int k = 0; k < n_trainers; k++)
         close_fitting(&f[k]);
@@ -192,5 +201,5 @@ fail:
 
 ek_code ek_trainer_fit(ek_trainer *t, ek_err *err)
 {
-    return ek_trainer_fit_all(&t, 1, err);
+    return ek_trainer_fit_all(&t, 1, 1, err);
 }

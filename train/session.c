@@ -215,9 +215,10 @@ static ek_code say_time(ek_cohort *g, ek_err *err)
         total += step * (double)g->v[i].set->steps;
         all_steps += step;
         if (set->trace == EK_TRACE_NONE) /* the longest run reads for all */
-            read =
-                fmax(i > 0 ? read : 0, (double)(g->v[i].set->steps * g->v[i].set->batch) +
-                                           (double)(n_train < 64 ? n_train : 64) + (double)n_valid);
+            read = fmax(i > 0 ? read : 0,
+                        (double)(g->v[i].set->steps * g->v[i].set->batch) +
+                            (double)(n_train < EK_FIT_RECORDS ? n_train : EK_FIT_RECORDS) +
+                            (double)n_valid);
     }
     s->n_train = n_train;
     s->n_valid = n_valid;
@@ -284,7 +285,7 @@ static ek_code begin_trainers(ek_cohort *g, ek_err *err)
         v->begun = v->trainer->step;
     }
     if (n > 0)
-        EK_CHECK(ek_trainer_fit_all(fresh, n, err));
+        EK_CHECK(ek_trainer_fit_all(fresh, n, g->options->quiet, err));
     if (g->n > 1 && g->reading.trace == NULL)
         EK_CHECK(ek_reading_keep(&g->reading, (int)batch, err));
 fail:

@@ -68,11 +68,14 @@ typedef struct ek_trainer {
 ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *err);
 void ek_trainer_close(ek_trainer *t); /* NULL is fine */
 
-/* Set the constants of a fresh trainer: standardisation of inputs, mass of heads; from the first 64
- * records at most, so that records made on demand are not all made twice. */
+enum { EK_FIT_RECORDS = 32 };
+
+/* Set the constants of a fresh trainer: standardisation of inputs, mass of heads; from the first
+ * EK_FIT_RECORDS at most, so that records made on demand are not all made twice. */
 ek_code ek_trainer_fit(ek_trainer *t, ek_err *err);
-/* Of several that share their records, each of which is asked for once. */
-ek_code ek_trainer_fit_all(ek_trainer *const *t, int n, ek_err *err);
+/* Of several that share their records, each of which is asked for once; with a progress bar unless
+ * quiet.  EK_ESTOPPED if the user asks to stop. */
+ek_code ek_trainer_fit_all(ek_trainer *const *t, int n, int quiet, ek_err *err);
 
 ek_code ek_trainer_step(ek_trainer *t, ek_train_stats *out, ek_err *err);
 /* Loss over the records held out; parameters stay. */
