@@ -57,7 +57,7 @@ static int columns(void)
 /* Everything but the bar: "12 of 40 tokens, 3.21/s, 0:09 left, loss 1.2". */
 static void figures(const ek_progress *p, double now, const char *note, char *out, size_t room)
 {
-    const double took = now - p->start, rate = took > 0 ? (double)p->done / took : 0;
+    const double took = now - p->start, rate = took > 0 ? (double)(p->done - p->before) / took : 0;
     char r[32], left[32] = "";
     int n;
 
@@ -121,9 +121,9 @@ void ek_progress_close(ek_progress *p)
     if (p->quiet || !p->what)
         return;
     clock_text(t, took);
-    rate_text(r, took > 0 ? (double)p->done / took : 0);
+    rate_text(r, took > 0 ? (double)(p->done - p->before) / took : 0);
     fprintf(stderr, "%s%s: %lld %s in %s, %s/s\n", p->terminal ? "\r\033[K" : "", p->what,
-            (long long)p->done, p->unit, t, r);
+            (long long)(p->done - p->before), p->unit, t, r);
     p->what = NULL;
 }
 

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 typedef struct ek_progress {
-    const char *what, *unit; /* "prefill", "tokens"; borrowed */
-    int64_t total, done;
-    double start, shown; /* seconds, monotonic */
+    const char *what, *unit;     /* "prefill", "tokens"; borrowed */
+    int64_t total, done, before; /* before: done when it was opened, by an earlier run */
+    double start, shown;         /* seconds, monotonic */
     int terminal, quiet;
 } ek_progress;
 

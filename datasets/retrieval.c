@@ -154,15 +154,17 @@ static ek_code write_context(ek_retrieval *out, const ek_hidden *h, const passag
     const size_t intro = strlen(h->intro), head = intro > 0 ? intro + 2 : 0;
     int order[EK_HIDDEN_MAX];
     char *body;
+    size_t room;
 
     draw_places(piece, order, h, text, size, p, draw);
     body = ek_text_insert(text, size, piece, h->n_pieces);
-    out->context = body ? malloc(head + strlen(body) + 1) : NULL;
+    room = body ? head + strlen(body) + 1 : 0;
+    out->context = body ? malloc(room) : NULL;
     if (out->context == NULL) {
         free(body);
         return EK_FAIL(err, EK_ENOMEM, "retrieval text of %zu bytes", size);
     }
-    sprintf(out->context, "%s%s%s", h->intro, intro > 0 ? "\n\n" : "", body);
+    snprintf(out->context, room, "%s%s%s", h->intro, intro > 0 ? "\n\n" : "", body);
     free(body);
     for (int k = 0; k < h->n_pieces; k++)
         where[order[k]] = head + piece[k].where;

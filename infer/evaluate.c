@@ -355,6 +355,8 @@ static ek_code run_task(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err *e
         code = is_done(store, ev, t, i, &done, err);
         if (code == EK_OK && !done)
             code = run_sample(ev, store, t, i, record, err);
+        else if (p.before == i)
+            p.before = i + 1; /* stored by an earlier run */
         ek_progress_at(&p, i + 1, NULL);
         if (code == EK_OK && ek_stop_asked() && i + 1 < t->n)
             code = EK_FAIL(err, EK_ESTOPPED, "stopped after sample %lld of %lld of %s",

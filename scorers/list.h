@@ -3,10 +3,10 @@
 #ifndef EK_SCORERS_LIST_H
 #define EK_SCORERS_LIST_H
 
-#define EK_METHODS(X)                                                                 \
-    X(full)                                                                           \
-    X(random)                                                                         \
-    X(recency) X(streaming) X(knorm) X(keydiff) X(tova) X(h2o) X(snapkv) X(inertiakv) \
-        X(inertiakv_lazy) X(scorefree) X(oracle) X(kvpop) X(foresight)
+/* clang-format off */
+#define EK_METHODS(X) \
+    X(full) X(random) X(recency) X(streaming) X(knorm) X(keydiff) X(tova) X(h2o) X(snapkv) \
+    X(inertiakv) X(inertiakv_lazy) X(scorefree) X(oracle) X(kvpop) X(foresight)
+/* clang-format on */
 
 #endif

@@ -181,6 +181,7 @@ ek_code ek_cohort_train(ek_cohort *g, ek_err *err)
 
     ek_progress_open(&p, "train", "steps", most_steps(g));
     p.quiet = g->options->quiet;
+    p.before = next_step(g) > 0 ? next_step(g) - 1 : 0;
     while (code == EK_OK && (step = next_step(g)) > 0) {
         const int stop =
             ek_stop_asked() || (g->options->stop_after > 0 && taken + 1 >= g->options->stop_after);
