@@ -360,7 +360,7 @@ char *ek_hidden_repeat(const char *text, size_t size, ek_draw *draw)
     return out;
 }
 
-/* Whole sentences on one line of a document, at least 24 bytes; size 0: none found here. */
+/* Whole sentences on one line of a document, longer than their opening; size 0: none here. */
 static ek_code find_quote(const ek_doc *d, size_t from, const ek_counter *counter, int tokens,
                           size_t *begin, size_t *size, ek_err *err)
 {
@@ -376,22 +376,54 @@ static ek_code find_quote(const ek_doc *d, size_t from, const ek_counter *counte
     line = end ? (size_t)(end - text) : d->size - *begin;
     EK_TRY(ek_text_cut(&length, text, line, counter, tokens, err));
     length = ek_text_sentence_end(text, line, length);
-    *size = length >= 24 && ek_hidden_opening(text, length, NULL, 0, 0) > 0 ? length : 0;
+    const size_t opening = ek_hidden_opening(text, length, NULL, 0, 0);
+    *size = opening > 0 && opening + 16 <= length ? length : 0; /* the question names the opening */
     return EK_OK;
+}
+
+/* Files of one work, or by one hand, are named alike up to the first '-'. */
+static int same_work(const ek_doc *a, const ek_doc *b)
+{
+    const size_t n = strcspn(a->id, "-");
+
+    return n == strcspn(b->id, "-") && memcmp(a->id, b->id, n) == 0;
+}
+
+/* What can be told from `own` at a glance, if anything can: 2 another work, 1 another document. */
+static int strangeness(const ek_texts *prose, const ek_doc *own)
+{
+    for (int k = 0; k < prose->n; k++)
+        if (!same_work(&prose->doc[k], own))
+            return 2;
+    return prose->n > 1;
+}
+
+/* Document and place of a byte of all of them. */
+static int place_of(const ek_texts *prose, size_t byte, size_t *at)
+{
+    int k = 0;
+
+    for (; k < prose->n - 1 && byte >= prose->doc[k].size; k++)
+        byte -= prose->doc[k].size;
+    *at = byte;
+    return k;
 }
 
 ek_code ek_hidden_quotes(ek_hidden *h, int n, const ek_texts *prose, const ek_window *source,
                          const ek_counter *counter, int tokens, ek_draw *draw, ek_err *err)
 {
     const ek_doc *own = &prose->doc[source->doc];
+    const int strange = strangeness(prose, own);
 
     for (int i = 0; i < n && h->n_asks < EK_HIDDEN_MAX && h->n_pieces < EK_HIDDEN_MAX; i++)
-        for (int attempt = 0; attempt < 32; attempt++) {
-            const int k = (int)ek_draw_below(draw, (uint64_t)prose->n);
+        for (int attempt = 0; attempt < 64; attempt++) {
+            size_t at, size;
+            const int k = place_of(prose, ek_draw_below(draw, prose->bytes), &at);
             const ek_doc *d = &prose->doc[k];
-            size_t at = ek_draw_below(draw, d->size), size;
 
-            if (k == source->doc && (prose->n > 1 || (at >= source->begin && at < source->end)))
+            if (strange == 2
+                    ? same_work(d, own)
+                    : d == own && (strange == 1 || (at >= source->begin && at < source->end)))
                 continue;
             EK_TRY(find_quote(d, at, counter, tokens, &at, &size, err));
             if (size == 0)

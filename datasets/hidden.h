@@ -38,7 +38,8 @@ typedef struct ek_hidden {
 ek_code ek_hidden_facts(ek_hidden *h, int n, ek_draw *draw, ek_err *err);
 ek_code ek_hidden_pairs(ek_hidden *h, int n, ek_draw *draw, ek_err *err);
 ek_code ek_hidden_list(ek_hidden *h, int n, ek_draw *draw, ek_err *err);
-/* From documents other than source's where there are any, each at most about `tokens` long. */
+/* From another work than source's where there is one (files of a work are named alike up to the
+ * first '-'), else from another document; each at most about `tokens` long. */
 ek_code ek_hidden_quotes(ek_hidden *h, int n, const ek_texts *prose, const ek_window *source,
                          const ek_counter *counter, int tokens, ek_draw *draw, ek_err *err);
 /* One line that says that something in the text will matter. */

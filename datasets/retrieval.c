@@ -10,7 +10,8 @@
 
 enum { MIN_PROSE = 128, REPEAT_TOKENS = 40, ATTEMPTS = 8, MAX_PASSAGES = 4 };
 
-const char *const ek_retrieval_kind_names[] = {"facts", "pairs", "list", "passage", "mixed", NULL};
+const char *const ek_retrieval_kind_names[] = {"facts", "pairs",  "list", "passage",
+                                               "mixed", "quotes", NULL};
 
 /* The passages to be repeated, and the words that name them: bytes of the prose. */
 typedef struct passages {
@@ -257,7 +258,7 @@ static ek_code fixed_tokens(int *out, const ek_hidden *h, const ek_counter *c,
     return EK_OK;
 }
 
-/* Quotes, and passages of the prose, that an item of the passage kind has room for. */
+/* Quotes, and passages of the prose, that an item of the passage or quotes kind has room for. */
 static int quotes_for(const ek_retrieval_config *c)
 {
     const int n = c->min_tokens / 3 / (2 * c->passage_tokens + REPEAT_TOKENS);
@@ -301,7 +302,9 @@ static ek_code draw_hidden(ek_hidden *h, const ek_retrieval_config *c, int kind,
     }
     if (ek_draw_below(draw, 2) == 0)
         ek_hidden_intro(h, draw);
-    h->passages = kind == EK_RETRIEVAL_PASSAGE ? passages_for(c) : (int)ek_draw_below(draw, 2);
+    h->passages = kind == EK_RETRIEVAL_PASSAGE  ? passages_for(c)
+                  : kind == EK_RETRIEVAL_QUOTES ? 0
+                                                : (int)ek_draw_below(draw, 2);
     if (kind == EK_RETRIEVAL_PAIRS)
         return ek_hidden_pairs(h, c->facts, draw, err);
     if (kind == EK_RETRIEVAL_LIST)
@@ -344,7 +347,9 @@ static ek_code draw_quotes(ek_hidden *h, const ek_retrieval_config *c, int kind,
                            const ek_texts *prose, const ek_window *source,
                            const ek_counter *counter, ek_draw *draw, ek_err *err)
 {
-    const int n = kind == EK_RETRIEVAL_PASSAGE ? quotes_for(c) : kind == EK_RETRIEVAL_MIXED;
+    const int n = kind == EK_RETRIEVAL_PASSAGE  ? quotes_for(c)
+                  : kind == EK_RETRIEVAL_QUOTES ? quotes_for(c) + 2
+                                                : kind == EK_RETRIEVAL_MIXED;
 
     return ek_hidden_quotes(h, n, prose, source, counter, c->passage_tokens, draw, err);
 }

@@ -7,8 +7,9 @@
  *            prose to be repeated: the published recipe
  *   pairs    keys with values, one sentence each or lines of one block
  *   list     records of a register, with questions about their fields
- *   passage  sentences of other documents and passages of the prose, to be repeated
- *   mixed    half facts, half pairs, and a sentence of another document
+ *   passage  sentences of other works and passages of the prose, to be repeated
+ *   mixed    half facts, half pairs, and a sentence of another work
+ *   quotes   sentences of other works alone: what does not belong may be asked for
  * All but facts may open with a line that says that something will matter, and pairs, list and
  * mixed may end with a passage too.
  * As a conversation:
@@ -36,6 +37,7 @@ enum {
     EK_RETRIEVAL_LIST,
     EK_RETRIEVAL_PASSAGE,
     EK_RETRIEVAL_MIXED,
+    EK_RETRIEVAL_QUOTES,
     EK_RETRIEVAL_KINDS
 };
 extern const char *const ek_retrieval_kind_names[]; /* NULL-terminated */

@@ -27,8 +27,9 @@ static const ek_field kind_fields[] = {
     EK_FLOAT(ek_data_kinds, facts, 0, 1e6, "short facts, then a passage of the text"),
     EK_FLOAT(ek_data_kinds, pairs, 0, 1e6, "keys with values, anywhere or in one block"),
     EK_FLOAT(ek_data_kinds, list, 0, 1e6, "records of a register, asked by field"),
-    EK_FLOAT(ek_data_kinds, passage, 0, 1e6, "passages, and sentences of other documents"),
-    EK_FLOAT(ek_data_kinds, mixed, 0, 1e6, "facts, pairs and a sentence of another document"),
+    EK_FLOAT(ek_data_kinds, passage, 0, 1e6, "passages, and sentences of other works"),
+    EK_FLOAT(ek_data_kinds, mixed, 0, 1e6, "facts, pairs and a sentence of another work"),
+    EK_FLOAT(ek_data_kinds, quotes, 0, 1e6, "sentences of other works"),
     EK_FIELD_END};
 
 const ek_field ek_data_fields[] = {

@@ -14,11 +14,11 @@
 extern "C" {
 #endif
 
-enum { EK_DATA_ANSWERS = 32, EK_DATA_CUTS = 8, EK_DATA_KINDS = 5 };
+enum { EK_DATA_ANSWERS = 32, EK_DATA_CUTS = 8, EK_DATA_KINDS = 6 };
 
 /* How often each kind of retrieval text comes (datasets/retrieval.h), in its order. */
 typedef struct ek_data_kinds {
-    double facts, pairs, list, passage, mixed;
+    double facts, pairs, list, passage, mixed, quotes;
 } ek_data_kinds;
 
 typedef struct ek_data_set {
