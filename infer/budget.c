@@ -162,7 +162,7 @@ void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries
         const int32_t first = pool->first[i], n = pool->n[i];
         const int layer = (pool->list + i) / pool->n_heads, h = (pool->list + i) % pool->n_heads;
         const int32_t least = ek_share_floor(m, n, entries);
-        const double own = log_sum(score, first, n, mask);
+        const double own = learner != NULL ? log_sum(score, first, n, mask) : 0;
         const double mass =
             learner != NULL && s != NULL ? (double)learner->log_mass(s, layer, h) : 0;
         int32_t marked = 0;
@@ -170,7 +170,8 @@ void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries
         for (int32_t e = first; e < first + n; e++)
             marked += mask[e];
         ek_select(score, &first, &n, 1, least - marked, mask);
-        for (int32_t e = first; e < first + n && !isinf(own); e++)
+        /* Attention, measured or true, is a mass already. */
+        for (int32_t e = first; learner != NULL && e < first + n && !isinf(own); e++)
             score[e] = (float)((double)score[e] - own + mass);
         left -= least;
     }

@@ -55,7 +55,7 @@ const ek_field ek_method_fields[] = {
     EK_ENUM(ek_method_set, granularity, granularities, "one kept set per head, layer or model"),
     EK_ENUM(ek_method_set, share, shares,
             "the budget: uniform, as much for every head; or heads of a layer, or of the model, "
-            "share it by learned scores"),
+            "share it by learned scores or attention"),
     EK_FLOAT(ek_method_set, floor, -1, 1,
              "share: layer or model: part of the mean budget that every head keeps at least; -1: "
              "the row's, else 0.2"),
@@ -160,10 +160,10 @@ static ek_code check_share(const ek_method *m, const ek_method_set *set, ek_err 
         return set->floor < 0 ? EK_OK
                               : EK_FAIL(err, EK_EASKED,
                                         "found floor, expected it with share: layer or model only");
-    if (m->measure.signal->learner == NULL)
+    if (m->measure.signal->learner == NULL && m->measure.signal->source == EK_FROM_ENTRIES)
         return EK_FAIL(err, EK_EASKED,
-                       "share: found %s, expected uniform: only learned scores compare between "
-                       "heads",
+                       "share: found %s, expected uniform: only learned scores and attention "
+                       "compare between heads",
                        shares[m->budget + 1]);
     if (m->granularity != EK_SET_PER_HEAD)
         return EK_FAIL(err, EK_EASKED,

@@ -101,6 +101,9 @@ static void grid_open(grid *g, int threads)
             g->policy[g->n - 1].method.budget = EK_SHARE_MODEL;
             g->policy[g->n - 1].method.when.every = every;
         }
+        add_policy(g, ek_method_find("h2o"), NULL, (ek_scorer_set){.hidden = 8});
+        g->policy[g->n - 1].method.budget = EK_SHARE_MODEL;
+        g->policy[g->n - 1].method.floor = EK_SHARE_FLOOR;
     }
     ek_check_tokens(g->tok, PROMPT + GROW, g->m.dims->n_vocab, 42);
 }

@@ -458,8 +458,15 @@ static void sets_change_rows(void **state)
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
     set = none;
     set.name = (char[]){"tova"};
+    for (set.share = 2; set.share <= 3; set.share++) /* one set for all heads of a layer */
+        assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
+    set.name = (char[]){"keydiff"};
     for (set.share = 2; set.share <= 3; set.share++) /* scores that do not compare */
         assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
+    set.name = (char[]){"h2o"};
+    for (set.share = 2; set.share <= 3; set.share++) /* attention does */
+        ek_ok(ek_method_open(&m, &set, &err), &err);
+    set.name = (char[]){"tova"};
     set.share = 0;
     set.floor = 0.1;
     assert_int_equal(ek_method_open(&m, &set, &err), EK_EASKED);
