@@ -162,7 +162,7 @@ void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries
         const int32_t first = pool->first[i], n = pool->n[i];
         const int layer = (pool->list + i) / pool->n_heads, h = (pool->list + i) % pool->n_heads;
         const int32_t least = ek_share_floor(m, n, entries);
-        const double own = learner != NULL ? log_sum(score, first, n, mask) : 0;
+        const double own = learner != NULL && !s->set.absolute ? log_sum(score, first, n, mask) : 0;
         const double mass =
             learner != NULL && s != NULL ? (double)learner->log_mass(s, layer, h) : 0;
         int32_t marked = 0;

@@ -26,7 +26,7 @@ int32_t ek_share_floor(const ek_method *m, int32_t n, int32_t entries);
 /* Mark what stays of a pool that holds more than n_lists * entries: so many in all, each head's
  * floor first, then the best of all heads by
  *     score - log sum exp of the head's unprotected scores + log mass of the head;
- * of measures of attention, by the score itself.
+ * without the second term if the scorer is absolute; of measures of attention, by the score itself.
  * Equal ones: the lower list, then the younger. */
 void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries);
 

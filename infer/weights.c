@@ -20,13 +20,16 @@ struct ek_weights {
 /* What the scorer remembers beside the entry; files from before there was anything say nothing. */
 static ek_code read_memory(ek_scorer_set *set, const ek_folder *f, ek_err *err)
 {
-    int64_t norm = 0, skip = 0;
+    int64_t norm = 0, skip = 0, absolute = 0;
 
     EK_TRY(ek_folder_name(f, "carried", ek_carried_names, 0, &set->carried, err));
     if (ek_json_get(f->root, "norm") != NULL)
         EK_TRY(ek_folder_int(f, "norm", 0, 1, &norm, err));
     if (ek_json_get(f->root, "skip") != NULL)
         EK_TRY(ek_folder_int(f, "skip", 0, 1, &skip, err));
+    if (ek_json_get(f->root, "absolute") != NULL)
+        EK_TRY(ek_folder_int(f, "absolute", 0, 1, &absolute, err));
+    set->absolute = absolute != 0;
     set->norm = norm != 0;
     set->skip = skip != 0;
     if (ek_json_get(f->root, "delay") != NULL)

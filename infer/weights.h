@@ -14,6 +14,7 @@
  *     carried    "none", "ema", "full"; absent: none
  *     delay      0 .. recent; absent: 0             sinks, recent    the protection
  *     norm, skip recurrent: 1 or 0; absent: 0
+ *     absolute   1: exp(score + log_mass) is a mass, 0: a share of the head's; absent: 0
  *     dims       {"n_layers", "n_heads", "group", "head_dim"} of the model
  *     model, tokenizer    their hashes; the refusal of wrong ones says the right ones
  *     weights    XXH3-128 of model.safetensors, 32 hex digits; absent: not checked

@@ -88,7 +88,7 @@ static int same_scorer(const ek_scorer *a, const ek_scorer *b)
     return a->params == b->params && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
            a->set.age == b->set.age && a->set.rms == b->set.rms && a->set.delay == b->set.delay &&
            a->set.norm == b->set.norm && a->set.skip == b->set.skip &&
-           a->set.carried == b->set.carried;
+           a->set.carried == b->set.carried && a->set.absolute == b->set.absolute;
 }
 
 int ek_measure_same(const ek_measure *a, const ek_measure *b)

@@ -33,6 +33,7 @@ typedef struct ek_scorer_set {
     int64_t delay; /* recurrent: entries of the future its memory has seen when it is read */
     bool norm;     /* recurrent: divide what was read by its root mean square */
     bool skip;     /* recurrent: add a linear score of the entry itself */
+    bool absolute; /* exp of (priority + log_mass) is the mass itself, not a share of the head's */
     int carried;   /* ek_carried: columns of attention among the inputs (scorers/carried.h) */
 } ek_scorer_set;
 

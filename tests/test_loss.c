@@ -208,6 +208,32 @@ static void test_listwise(void **state)
     ek_rank_close(&e.rank);
 }
 
+/* Masses 1, 2, 1 of a head whose mean is 4: least at their logarithms, and there 1 - sum m log m.
+ */
+static void test_poisson(void **state)
+{
+    static const float mass[3] = {1, 2, 1};
+    ek_loss_sum sum;
+    example e;
+
+    (void)state;
+    open_example(&e);
+    memcpy(e.mass, mass, sizeof mass);
+    e.x.n = 3;
+    e.x.log_mass = log(4);
+    for (int i = 0; i < 3; i++)
+        e.r[i] = logf(mass[i] / 4);
+    near(run(&e, EK_LOSS_POISSON, &ek_loss_defaults, &sum), 1 + 1.0397, 5e-5);
+    for (int i = 0; i < 3; i++)
+        near((double)e.dp[i], 0, 1e-6);
+    /* Unlike shares, masses that are all twice as large are another target. */
+    for (int i = 0; i < 3; i++)
+        e.mass[i] = 2 * mass[i];
+    run(&e, EK_LOSS_POISSON, &ek_loss_defaults, &sum);
+    near((double)e.dp[1], -0.5, 1e-6);
+    ek_rank_close(&e.rank);
+}
+
 static void test_balance(void **state)
 {
     double yes, no;
@@ -246,7 +272,8 @@ int main(void)
         cmocka_unit_test(test_pair),     cmocka_unit_test(test_hinge),
         cmocka_unit_test(test_survival), cmocka_unit_test(test_bce),
         cmocka_unit_test(test_regress),  cmocka_unit_test(test_listwise),
-        cmocka_unit_test(test_balance),  cmocka_unit_test(test_sample)};
+        cmocka_unit_test(test_poisson),  cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_sample)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,20 +61,21 @@ static ek_code get(void *ctx, int64_t i, ek_example *out, ek_err *err)
 
 static ek_trainer_need need_of(int loss, int age)
 {
-    ek_trainer_need need = {.scorer = {.cls = &ek_scorer_mlp,
-                                       .dev = dev,
-                                       .dims = dims,
-                                       .set = {.hidden = 8, .age = age}},
-                            .loss = ek_loss_defaults,
-                            .optim = ek_optim_defaults,
-                            .eps = 1e-6,
-                            .sinks = SINKS,
-                            .recent = RECENT,
-                            .keep = KEEP,
-                            .seed = 3,
-                            .steps = 60,
-                            .batch = 2,
-                            .records = {.get = get, .n = RECORDS, .n_valid = 1}};
+    ek_trainer_need need = {
+        .scorer = {.cls = &ek_scorer_mlp,
+                   .dev = dev,
+                   .dims = dims,
+                   .set = {.hidden = 8, .age = age, .absolute = ek_losses[loss].absolute}},
+        .loss = ek_loss_defaults,
+        .optim = ek_optim_defaults,
+        .eps = 1e-6,
+        .sinks = SINKS,
+        .recent = RECENT,
+        .keep = KEEP,
+        .seed = 3,
+        .steps = 60,
+        .batch = 2,
+        .records = {.get = get, .n = RECORDS, .n_valid = 1}};
 
     need.loss.kind = loss;
     need.loss.samples = 32;

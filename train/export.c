@@ -84,6 +84,7 @@ static void config_text(ek_text *t, const ek_scorer_export *x, const char *hash)
     add_string(t, "age", ek_age_names[s->set.age]);
     add_string(t, "input", s->set.rms ? "rms" : "raw");
     add_string(t, "carried", ek_carried_names[s->set.carried]);
+    ek_text_add(t, "  \"absolute\": %d,\n", s->set.absolute);
     ek_text_add(t, "  \"delay\": %lld,\n  \"norm\": %d,\n  \"skip\": %d,\n",
                 (long long)s->set.delay, s->set.norm, s->set.skip);
     ek_text_add(t, "  \"sinks\": %lld,\n  \"recent\": %lld,\n", (long long)s->set.sinks,

@@ -22,6 +22,7 @@ static int tensor_named(const ek_scorer *s, const char *name)
 
 typedef struct moments { /* of one head */
     double weight, mass, cuts;
+    double start;         /* sum of exp(p) where all that is known is the age */
     double *sum, *square; /* (n_inputs) */
 } moments;
 
@@ -61,6 +62,30 @@ static void observe_inputs(const ek_trainer *t, const ek_example *r, int layer, 
     }
 }
 
+/* Where every entry has score 0: what an untrained scorer says of all of them. */
+static double untrained(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
+                        const room *own)
+{
+    int32_t first, n, *begin = own->lists, *rows = own->lists + r->dims.n_heads;
+    float *zero = own->x, *p = own->x + TILE;
+    double sum = 0;
+    ek_view view;
+
+    ek_example_slots(r, layer, h, c, &first, &n);
+    const float *log_weight = r->log_weight + ek_example_at(r, layer, h) + first;
+    ek_example_layer(r, layer, c, begin, rows, &view);
+    const int32_t base = begin[h] + first;
+    memset(zero, 0, TILE * sizeof *zero);
+    for (int from = 0; from < n; from += TILE) {
+        rows[h] = n - from < TILE ? n - from : TILE;
+        begin[h] = base + from;
+        t->scorer.cls->learner->age(&t->scorer, &view, h, zero, p);
+        for (int i = 0; i < rows[h]; i++)
+            sum += exp((double)p[i] + (double)log_weight[from + i]);
+    }
+    return sum;
+}
+
 static void observe_mass(const ek_example *r, int layer, int h, int c, moments *m)
 {
     int32_t first, n;
@@ -82,6 +107,8 @@ static void observe(const ek_trainer *t, const ek_example *r, int layer, int h, 
 
     for (int c = 0; c < r->head->n_cuts; c++) {
         observe_mass(r, layer, h, c, m);
+        if (t->scorer.set.absolute)
+            m->start += untrained(t, r, layer, h, c, own);
         if (!once || c == 0)
             observe_inputs(t, r, layer, h, once ? -1 : c, m, own);
     }
@@ -91,10 +118,12 @@ static void settle(ek_trainer *t, int layer, int h, const moments *m)
 {
     const ek_scorer *s = &t->scorer;
     const int mean = tensor_named(s, "input.mean"), scale = tensor_named(s, "input.scale");
-    const int mass = tensor_named(s, "log_mass");
+    const int mass = tensor_named(s, "log_mass"), bias = tensor_named(s, "out.bias");
 
     if (mass >= 0)
         t->params[ek_params_at(s, mass, layer, h)] = (float)log(1e-12 + m->mass / m->cuts);
+    if (s->set.absolute && bias >= 0) /* expected masses begin with the right sum */
+        t->params[ek_params_at(s, bias, layer, h)] = (float)-log(m->start / m->cuts);
     if (mean < 0 || scale < 0)
         return;
     for (int c = 0; c < s->cls->learner->n_inputs(s); c++) {

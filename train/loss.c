@@ -1,4 +1,4 @@
-/* train/loss.c - pair, regress, hinge, survival, listwise, bce. */
+/* train/loss.c - pair, regress, hinge, survival, listwise, bce, poisson. */
 #include "train/loss.h"
 
 #include "core/rng.h"
@@ -17,8 +17,8 @@ const ek_loss_set ek_loss_defaults = {.kind = EK_LOSS_LISTWISE,
                                       .samples = 128,
                                       .members = 64};
 
-static const char *const kinds[] = {"pair",     "regress", "hinge", "survival",
-                                    "listwise", "bce",     NULL};
+static const char *const kinds[] = {"pair",     "regress", "hinge",   "survival",
+                                    "listwise", "bce",     "poisson", NULL};
 static const char *const compares[] = {"static", "raw", NULL};
 static const char *const margins[] = {"sigma", "centred", "none", NULL};
 
@@ -221,7 +221,7 @@ static double log_weight(const ek_loss_item *x, int e)
     return x->log_weight != NULL ? (double)x->log_weight[e] : 0;
 }
 
-static void count_listwise(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
+static void count_records(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
 {
     (void)set;
     (void)x;
@@ -313,17 +313,62 @@ static void run_bce(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *
         *x->d_threshold += (ek_real)d_threshold;
 }
 
+/* ---- poisson ---- */
+
+/* poisson: exp(p) is the expected mass as a part of the head's mean mass; its likelihood is
+ * greatest where sums of both agree over whatever the scorer can tell apart, so that the scores of
+ * different heads, and of a head in different texts, compare.  (listwise compares within a head and
+ * a text.) */
+static void run_poisson(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
+{
+    const double scale = exp(-x->log_mass);
+    double loss = 0;
+
+    (void)set;
+    clear(x);
+    for (int e = 0; e < x->n; e++) {
+        const double w = exp(log_weight(x, e)), p = (double)x->p[e];
+        const double expected = exp(p < 20 ? p : 20), got = (double)x->mass[e] * scale;
+
+        loss += w * (expected - got * p);
+        x->dp[e] = (ek_real)(w * ((p < 20 ? expected : 0) - got) / sum->weight);
+    }
+    sum->loss += loss;
+}
+
 const ek_loss ek_losses[EK_N_LOSSES] = {
-    [EK_LOSS_PAIR] = {"pair", "newborn against boundary, weighted by margin and balance", 1, 0,
-                      count_decisions, run_pairs},
-    [EK_LOSS_REGRESS] = {"regress", "smooth L1 to the log of the mean future probability", 0, 0,
-                         count_regress, run_regress},
-    [EK_LOSS_HINGE] = {"hinge", "newborn against boundary, with a margin", 1, 0, count_decisions,
-                       run_pairs},
-    [EK_LOSS_SURVIVAL] = {"survival", "who leaves, as a partial likelihood", 1, 0, count_decisions,
-                          run_survival},
-    [EK_LOSS_LISTWISE] = {"listwise", "cross-entropy with the shares of future mass", 0, 0,
-                          count_listwise, run_listwise},
-    [EK_LOSS_BCE] = {"bce", "member of the k best or not, over a learned threshold", 1, 1,
-                     count_members, run_bce},
+    [EK_LOSS_PAIR] = {.name = "pair",
+                      .brief = "newborn against boundary, weighted by margin and balance",
+                      .whole = 1,
+                      .count = count_decisions,
+                      .run = run_pairs},
+    [EK_LOSS_REGRESS] = {.name = "regress",
+                         .brief = "smooth L1 to the log of the mean future probability",
+                         .count = count_regress,
+                         .run = run_regress},
+    [EK_LOSS_HINGE] = {.name = "hinge",
+                       .brief = "newborn against boundary, with a margin",
+                       .whole = 1,
+                       .count = count_decisions,
+                       .run = run_pairs},
+    [EK_LOSS_SURVIVAL] = {.name = "survival",
+                          .brief = "who leaves, as a partial likelihood",
+                          .whole = 1,
+                          .count = count_decisions,
+                          .run = run_survival},
+    [EK_LOSS_LISTWISE] = {.name = "listwise",
+                          .brief = "cross-entropy with the shares of future mass",
+                          .count = count_records,
+                          .run = run_listwise},
+    [EK_LOSS_BCE] = {.name = "bce",
+                     .brief = "member of the k best or not, over a learned threshold",
+                     .whole = 1,
+                     .threshold = 1,
+                     .count = count_members,
+                     .run = run_bce},
+    [EK_LOSS_POISSON] = {.name = "poisson",
+                         .brief = "likelihood of future mass, which heads share budgets by",
+                         .absolute = 1,
+                         .count = count_records,
+                         .run = run_poisson},
 };

@@ -23,6 +23,7 @@ typedef enum ek_loss_kind {
     EK_LOSS_SURVIVAL,
     EK_LOSS_LISTWISE,
     EK_LOSS_BCE,
+    EK_LOSS_POISSON,
     EK_N_LOSSES
 } ek_loss_kind;
 
@@ -52,6 +53,7 @@ typedef struct ek_loss_item {
     int n_at;
     uint64_t seed, stream; /* of this record in this step; numbers 0 .. samples-1 chose `at` */
     double log_gamma;      /* of the head now; a constant on the target's side */
+    double log_mass;       /* of the head: its mean mass; a constant */
     ek_rank *rank;         /* filled by count, read by run; NULL unless the loss ranks */
     float *scratch;        /* (n_seq) or (n), whichever is more */
     /* the scorer's side, for run */
@@ -71,6 +73,7 @@ typedef struct ek_loss {
     const char *name, *brief;
     int whole;     /* 1: needs whole sequences, static priorities and so an age of none or exp */
     int threshold; /* 1: one number per head is learned beside the scorer, and not exported */
+    int absolute;  /* 1: what is learned is mass, comparable between heads and texts */
     void (*count)(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum);
     /* Gradients are of sum->loss / sum->weight. */
     void (*run)(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum);

@@ -74,7 +74,8 @@ static ek_scorer scorer_of(const ek_cohort *g, const ek_variant *v)
                                .delay = cls->learner->advance != NULL ? delay : 0,
                                .norm = set->scorer.norm == 1,
                                .skip = set->scorer.skip,
-                               .carried = set->scorer.carried}};
+                               .carried = set->scorer.carried,
+                               .absolute = ek_losses[set->loss.kind].absolute}};
 }
 
 static ek_code open_variant(const ek_cohort *g, ek_variant *v, const ek_train_set *set, ek_err *err)

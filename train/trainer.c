@@ -250,28 +250,29 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c
     ek_example_slots(r, layer, h, c, &first, &n);
     const size_t at = ek_example_at(r, layer, h) + (size_t)first;
 
-    return (ek_loss_item){.n = n,
-                          .pos = r->pos + at,
-                          .mass = r->mass + ek_example_mass_at(r, layer, c, h) + first,
-                          .log_weight = r->log_weight + at,
-                          .eps = t->need.eps,
-                          .n_seq = ek_example_over_time(r->head) ? r->head->n_seq : 0,
-                          .sinks = t->need.sinks,
-                          .recent = t->need.recent,
-                          .keep = t->need.keep,
-                          .at = t->at + (size_t)b * (size_t)t->need.loss.samples,
-                          .n_at = t->n_at[b],
-                          .seed = (uint64_t)t->need.seed,
-                          .stream = t->stream[b],
-                          .log_gamma =
-                              (double)t->scorer.cls->learner->log_gamma(&t->scorer, layer, h),
-                          .rank = m->n_ranks > b ? &m->rank[b] : NULL,
-                          .scratch = m->scratch,
-                          .r = m->all_r + (first - base),
-                          .p = m->p,
-                          .dr = m->dr,
-                          .dp = m->dp,
-                          .threshold = threshold != NULL ? *threshold : 0};
+    return (ek_loss_item){
+        .n = n,
+        .pos = r->pos + at,
+        .mass = r->mass + ek_example_mass_at(r, layer, c, h) + first,
+        .log_weight = r->log_weight + at,
+        .eps = t->need.eps,
+        .n_seq = ek_example_over_time(r->head) ? r->head->n_seq : 0,
+        .sinks = t->need.sinks,
+        .recent = t->need.recent,
+        .keep = t->need.keep,
+        .at = t->at + (size_t)b * (size_t)t->need.loss.samples,
+        .n_at = t->n_at[b],
+        .seed = (uint64_t)t->need.seed,
+        .stream = t->stream[b],
+        .log_gamma = (double)t->scorer.cls->learner->log_gamma(&t->scorer, layer, h),
+        .log_mass = (double)t->scorer.cls->learner->log_mass(&t->scorer, layer, h),
+        .rank = m->n_ranks > b ? &m->rank[b] : NULL,
+        .scratch = m->scratch,
+        .r = m->all_r + (first - base),
+        .p = m->p,
+        .dr = m->dr,
+        .dp = m->dp,
+        .threshold = threshold != NULL ? *threshold : 0};
 }
 
 /* Slots first .. first + n - 1 of head h alone, at cut c or behind the sequence (-1). */
