@@ -393,6 +393,9 @@ static void test_damage(void **state)
     ((ek_example_head *)(void *)copy)->whole = 1; /* a sample is not */
     assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), EK_EINPUT);
     memcpy(copy, r.head, sizeof *r.head);
+    ((ek_example_head *)(void *)copy)->carried = EK_CARRIED_FULL; /* more than it has columns for */
+    assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), EK_EINPUT);
+    memcpy(copy, r.head, sizeof *r.head);
     assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, size - 1, &err), EK_EINPUT);
     assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, 100, &err), EK_EINPUT);
     must(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), &err);

@@ -2,6 +2,8 @@
  * 64-aligned. */
 #include "train/example.h"
 
+#include "scorers/carried.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,10 +106,10 @@ ek_code ek_example_view(ek_example *r, const ek_dims *dims, ek_dtype dtype, cons
                        (long long)size, sizeof h);
     memcpy(&h, block, sizeof h);
     if (h.n < 1 || h.n > MOST_ENTRIES || h.n_seq < h.n || h.n_seq > MOST_ENTRIES || h.n_cuts < 1 ||
-        h.n_cuts > EK_EXAMPLE_CUTS || h.n_carry < 0 || h.n_carry > MOST_CARRY ||
-        (h.carried > 0) != (h.n_carry > 0) || h.carried < 0 || h.sinks < 0 || h.recent < 1 ||
-        h.sinks > h.n_seq || h.recent > h.n_seq || !is_flag(h.retrieval) || !is_flag(h.whole) ||
-        (h.whole && h.n != h.n_seq))
+        h.n_cuts > EK_EXAMPLE_CUTS || h.n_carry < 0 || h.n_carry > MOST_CARRY || h.carried < 0 ||
+        h.carried > EK_CARRIED_FULL || h.n_carry != ek_carried_floats(h.carried, dims->group) ||
+        h.sinks < 0 || h.recent < 1 || h.sinks > h.n_seq || h.recent > h.n_seq ||
+        !is_flag(h.retrieval) || !is_flag(h.whole) || (h.whole && h.n != h.n_seq))
         return EK_FAIL(err, EK_EINPUT,
                        "a record of %d entries, %d tokens, %d cuts, %d carried floats, %d sinks, "
                        "%d recent",

@@ -397,8 +397,7 @@ ek_code ek_trainer_check(const ek_trainer *t, int64_t i, const ek_example_head *
     if (set->carried != 0 && set->carried != head->carried)
         return EK_FAIL(err, EK_EASKED, "scorer.carried is %s, record %lld carries %s",
                        ek_carried_names[set->carried], (long long)i,
-                       head->carried <= EK_CARRIED_FULL ? ek_carried_names[head->carried]
-                                                        : "something else");
+                       ek_carried_names[head->carried]);
     return EK_OK;
 }
 
