@@ -33,7 +33,6 @@ ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *ident
         {"format", "evictkit checkpoint"}, {"identity", identity}, {"step", step}, {"hash", hash}};
 
     EK_TRY(hash_state(t, hash, err));
-
     snprintf(step, sizeof step, "%lld", (long long)t->step);
     for (size_t i = 0; i < EK_COUNT(part); i++)
         tensor[i] = (ek_st_tensor){.name = part[i].name,

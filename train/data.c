@@ -218,7 +218,7 @@ static ek_code prose(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
     const int64_t n = s.n;
     /* English has about 4.3 bytes a token; a window that turns out short is cut out longer. */
     for (int64_t bytes = n * 5;; bytes += bytes / 2) {
-        EK_TRY(ek_texts_window(&w, &d->texts, (size_t)bytes, d->seed, i, err));
+        EK_CHECK(ek_texts_window(&w, &d->texts, (size_t)bytes, d->seed, i, err));
         t.n = t.bytes = 0;
         EK_CHECK(ek_tokenizer_encode(d->tok, d->texts.doc[w.doc].text + w.begin, w.end - w.begin,
                                      EK_TOK_LOSSY, &t, err));

@@ -26,7 +26,7 @@ typedef struct ek_data_set {
     double mix;  /* share of retrieval text, 0 .. 1 */
     ek_data_kinds kinds;
     int64_t sequences; /* to train on */
-    int64_t valid;     /* more of them, held out to watch the loss */
+    int64_t valid;     /* more of them, held out to watch the loss: of the same documents */
     int64_t length;    /* tokens of the longest sequence, future included */
     int64_t cut;       /* least tokens before a cut; 0: whole sequences */
     int64_t cuts;      /* prose: cuts per sequence: one reading serves them all */

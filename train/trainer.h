@@ -1,10 +1,10 @@
 /* train/trainer.h - parameters, moments, batches, step; no line about any particular scorer.
  *
  * A step takes `batch` records, runs every (layer, head) over all their cuts, and moves all
- * parameters at once; every cut weighs the same.  Which records depends on (seed, step) alone; a
- * head's gradient is one thread's work and sums have a fixed order, so a step has the same bits on
- * any number of threads, and a trainer that was saved and loaded goes on as if it had never
- * stopped. */
+ * parameters at once; how the loss counts its samples says what a cut weighs (listwise: all the
+ * same; regress: by its entries).  Which records depends on (seed, step) alone; a head's gradient
+ * is one thread's work and sums have a fixed order, so a step has the same bits on any number of
+ * threads, and a trainer that was saved and loaded goes on as if it had never stopped. */
 #ifndef EK_TRAIN_TRAINER_H
 #define EK_TRAIN_TRAINER_H
 
