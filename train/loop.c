@@ -1,7 +1,7 @@
 /* train/loop.c - the steps of runs that share a reading: log, look, save, export. */
 #include "train/cohort.h"
 
-#include "core/file.h"
+#include "core/json.h"
 #include "core/progress.h"
 #include "train/export.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const method_names[] = {"foresight", "kvpop", "vector"};
+enum { SHOWN = 8 }; /* runs whose loss the progress line has room for */
 
 const char *ek_variant_name(const ek_cohort *g, const ek_variant *v)
 {
@@ -45,7 +45,7 @@ static ek_code export_all(ek_cohort *g, ek_variant *v, ek_err *err)
 {
     const ek_reading *s = &g->reading;
     const ek_scorer_export x = {.scorer = &v->trainer->scorer,
-                                .method = method_names[v->set->method],
+                                .method = ek_train_methods[v->set->method],
                                 .loss = ek_losses[v->set->loss.kind].name,
                                 .model = ek_model_hash(s->model),
                                 .tokenizer = ek_tokenizer_hash(s->tok),
@@ -69,17 +69,17 @@ static const char *right_of(const ek_variant *v)
 }
 
 /* The numbers of a run: those held out, if there are any yet. */
-static void describe(const ek_variant *v, char *out, size_t size)
+static void describe(const ek_variant *v, ek_text *out)
 {
     const int held = isfinite(v->valid.loss);
     const ek_train_stats *x = held ? &v->valid : &v->last;
-    int n = snprintf(out, size, "loss %.4f", v->smooth);
 
+    ek_text_add(out, "loss %.4f", v->smooth);
     if (held)
-        n += snprintf(out + n, size - (size_t)n, "  held out %.4f", x->loss);
-    n += snprintf(out + n, size - (size_t)n, "  %s %.3f", right_of(v), x->acc);
+        ek_text_add(out, "  held out %.4f", x->loss);
+    ek_text_add(out, "  %s %.3f", right_of(v), x->acc);
     if (isfinite(x->recall))
-        snprintf(out + n, size - (size_t)n, "  recall %.3f", x->recall);
+        ek_text_add(out, "  recall %.3f", x->recall);
 }
 
 static void say_end(ek_cohort *g, const ek_variant *v)
@@ -159,18 +159,18 @@ static int64_t most_steps(const ek_cohort *g)
 
 static void show(const ek_cohort *g, ek_progress *p, int64_t step)
 {
-    char note[128];
-    int n = 0, shown = 0;
+    ek_text note = {0}; /* a loss that runs away has any number of digits */
 
     if (g->n == 1) {
-        describe(&g->v[0], note, sizeof note);
+        describe(&g->v[0], &note);
     } else {
-        n = snprintf(note, sizeof note, "%s", isfinite(g->v[0].valid.loss) ? "held out" : "loss");
-        for (int i = 0; i < g->n && shown < 8; i++, shown++)
-            n += snprintf(note + n, sizeof note - (size_t)n, " %.3f",
-                          isfinite(g->v[i].valid.loss) ? g->v[i].valid.loss : g->v[i].smooth);
+        ek_text_add(&note, "%s", isfinite(g->v[0].valid.loss) ? "held out" : "loss");
+        for (int i = 0; i < g->n && i < SHOWN; i++)
+            ek_text_add(&note, " %.3f",
+                        isfinite(g->v[i].valid.loss) ? g->v[i].valid.loss : g->v[i].smooth);
     }
-    ek_progress_at(p, step, note);
+    ek_progress_at(p, step, note.failed ? NULL : note.data);
+    ek_text_clear(&note);
 }
 
 ek_code ek_cohort_train(ek_cohort *g, ek_err *err)

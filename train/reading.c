@@ -4,25 +4,11 @@
 #include "core/file.h"
 #include "core/progress.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ANSWERS = 12 }; /* retrieval texts whose answers' loss is measured */
-
-void ek_train_say(const ek_train_options *options, const char *fmt, ...)
-{
-    char line[512];
-    va_list args;
-
-    if (options->say == NULL)
-        return;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    options->say(options->ctx, line);
-}
 
 /* Must a record hold every token? */
 static int remembers(const ek_train_set *set)

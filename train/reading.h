@@ -59,9 +59,6 @@ void ek_reading_say(const ek_reading *s, double seconds);
 /* Of what a run's records hold if it trains by itself. */
 void ek_reading_target_hash(const ek_reading *s, const ek_train_set *set, char out[33]);
 
-/* A line to the user. */
-void ek_train_say(const ek_train_options *options, const char *fmt, ...) EK_PRINTF(2, 3);
-
 #ifdef __cplusplus
 }
 #endif

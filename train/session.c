@@ -7,6 +7,7 @@
 #include "train/cohort.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +21,26 @@ static void close_variant(ek_variant *v)
     free(v->weights_bin);
 }
 
-static char *path_in(const char *dir, const char *name)
+void ek_train_say(const ek_train_options *options, const char *fmt, ...)
 {
-    const size_t room = strlen(dir) + strlen(name) + 2;
+    char line[512];
+    va_list args;
+
+    if (options->say == NULL)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    options->say(options->ctx, line);
+}
+
+char *ek_train_path(const ek_train_set *set, const char *name)
+{
+    const size_t room = strlen(set->out) + strlen(name) + 2;
     char *path = malloc(room);
 
     if (path != NULL)
-        snprintf(path, room, "%s/%s", dir, name);
+        snprintf(path, room, "%s/%s", set->out, name);
     return path;
 }
 
@@ -82,9 +96,9 @@ static ek_code open_variant(const ek_cohort *g, ek_variant *v, const ek_train_se
 {
     *v = (ek_variant){.set = set, .smooth = NAN, .valid = {.loss = NAN, .acc = NAN}};
     v->text = ek_config_text(set, ek_train_fields);
-    v->checkpoint = path_in(set->out, "checkpoint.safetensors");
-    v->weights_json = path_in(set->out, "config.json");
-    v->weights_bin = path_in(set->out, "model.safetensors");
+    v->checkpoint = ek_train_path(set, "checkpoint.safetensors");
+    v->weights_json = ek_train_path(set, "config.json");
+    v->weights_bin = ek_train_path(set, "model.safetensors");
     if (v->text == NULL || v->checkpoint == NULL || v->weights_json == NULL ||
         v->weights_bin == NULL)
         return EK_FAIL(err, EK_ENOMEM, "a training run");
@@ -202,7 +216,11 @@ static ek_code say_time(ek_cohort *g, ek_err *err)
     const double start = ek_now();
     EK_TRY(ek_collect_example(&s->collect, 0, &r, err));
     const double collect = ek_now() - start, model = s->collect.model_seconds;
-    EK_TRY(ek_trace_create(&s->trace, &key, NULL, err));
+    code = ek_trace_create(&s->trace, &key, NULL, err);
+    if (code != EK_OK) {
+        ek_example_close(&r);
+        return code;
+    }
     EK_TRY(ek_trace_add(s->trace, &r, err));
     EK_TRY(ek_trace_finish(s->trace, err));
     s->n_train = 1;

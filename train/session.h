@@ -24,6 +24,7 @@ typedef struct ek_train_scorer {
 } ek_train_scorer;
 
 enum { EK_TRAIN_FORESIGHT, EK_TRAIN_KVPOP, EK_TRAIN_VECTOR }; /* ek_train_set.method */
+extern const char *const ek_train_methods[];                  /* their names, NULL-terminated */
 
 typedef struct ek_train_set { /* one YAML file */
     char *model, *out;
@@ -66,6 +67,11 @@ ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, e
  * loss is no number ends by itself; the others go on.  The first error is returned. */
 ek_code ek_train_runs(const ek_train_set *set, int n, const ek_train_options *options,
                       ek_device *dev, ek_err *err);
+
+/* For those who carry runs out: a line to the user; a file in a run's folder (owned by the caller;
+ * NULL: no memory). */
+void ek_train_say(const ek_train_options *options, const char *fmt, ...) EK_PRINTF(2, 3);
+char *ek_train_path(const ek_train_set *set, const char *name);
 
 #ifdef __cplusplus
 }

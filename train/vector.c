@@ -11,7 +11,6 @@
 #include "train/sums.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,20 +46,6 @@ typedef struct session {
     int64_t n_held, n; /* windows held out, which are read first; in all */
 } session;
 
-static void say(const session *s, const char *fmt, ...) EK_PRINTF(2, 3);
-static void say(const session *s, const char *fmt, ...)
-{
-    char line[512];
-    va_list args;
-
-    if (s->options->say == NULL)
-        return;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    s->options->say(s->options->ctx, line);
-}
-
 static void close_session(session *s)
 {
     ek_sums_close(&s->sums);
@@ -75,22 +60,8 @@ static void close_session(session *s)
     free(s->weights_bin);
 }
 
-static char *path_in(const char *dir, const char *name)
-{
-    const size_t room = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(room);
-
-    if (path != NULL)
-        snprintf(path, room, "%s/%s", dir, name);
-    return path;
-}
-
 static ek_code check_set(const ek_train_set *set, ek_err *err)
 {
-    if (set->model == NULL)
-        return EK_FAIL(err, EK_EASKED, "model: expected a GGUF file");
-    if (set->out == NULL)
-        return EK_FAIL(err, EK_EASKED, "out: expected a folder for the maps");
     if (set->data.texts == NULL)
         return EK_FAIL(err, EK_EASKED, "data.texts: expected a folder of .txt files");
     if (set->vector.tokens < 2 * set->data.length)
@@ -130,9 +101,9 @@ static ek_code open_session(session *s, ek_err *err)
 
     EK_TRY(check_set(set, err));
     s->text = ek_config_text(set, ek_train_fields);
-    s->checkpoint = path_in(set->out, "checkpoint.safetensors");
-    s->weights_json = path_in(set->out, "config.json");
-    s->weights_bin = path_in(set->out, "model.safetensors");
+    s->checkpoint = ek_train_path(set, "checkpoint.safetensors");
+    s->weights_json = ek_train_path(set, "config.json");
+    s->weights_bin = ek_train_path(set, "model.safetensors");
     if (s->text == NULL || s->checkpoint == NULL || s->weights_json == NULL ||
         s->weights_bin == NULL)
         return EK_FAIL(err, EK_ENOMEM, "a fit of maps");
@@ -163,14 +134,16 @@ static void say_plan(const session *s)
     const int width = sums->fit.width;
     const double weights = (double)ek_model_weight_bytes(s->model);
 
-    say(s, "maps        %d of %d x %d (%s), %lld numbers, intercept %s", sums->fit.n, width, width,
-        modes[set->vector.mode], (long long)sums->fit.n * width * (width + 1),
-        set->vector.bias ? "on" : "off");
-    say(s,
+    ek_train_say(s->options, "maps        %d of %d x %d (%s), %lld numbers, intercept %s",
+                 sums->fit.n, width, width, modes[set->vector.mode],
+                 (long long)sums->fit.n * width * (width + 1), set->vector.bias ? "on" : "off");
+    ek_train_say(
+        s->options,
         "data        %lld windows of %lld tokens, %lld of them held out; %d documents, %d held out",
         (long long)s->n, (long long)set->data.length, (long long)s->n_held, s->prose.all.n,
         s->prose.group[EK_PROSE_HELD].n);
-    say(s,
+    ek_train_say(
+        s->options,
         "memory      %.0f MB of weights, %.0f MB of cache, %.0f MB of sums for %d layers x %d "
         "heads",
         weights / 1e6, (double)s->cache.block_bytes / 1e6, (double)ek_sums_bytes(sums) / 1e6,
@@ -204,8 +177,9 @@ static ek_code say_time(session *s, ek_err *err)
 
     EK_TRY(read_window(s, 0, err));
     const double seconds = ek_now() - start;
-    say(s, "time        %.2f s to read a window (sums %.0f %% of it): about %.1f minutes", seconds,
-        100 * s->sums.seconds / seconds, seconds * (double)s->n / 60);
+    ek_train_say(s->options,
+                 "time        %.2f s to read a window (sums %.0f %% of it): about %.1f minutes",
+                 seconds, 100 * s->sums.seconds / seconds, seconds * (double)s->n / 60);
     return EK_OK;
 }
 
@@ -274,10 +248,11 @@ static void say_r2(const session *s, const ek_sums_fit *fit)
         low = fit->r2[i] < fit->r2[low] ? i : low;
         high = fit->r2[i] > fit->r2[high] ? i : high;
     }
-    say(s, "held out    R2 %.3f in the mean (%.3f on the fit's own tokens)", mean_of(fit->r2, all),
-        mean_of(fit->r2_fit, all));
-    say(s, "            least %.3f (layer %d, head %d), most %.3f (layer %d, head %d)",
-        fit->r2[low], low / heads, low % heads, fit->r2[high], high / heads, high % heads);
+    ek_train_say(s->options, "held out    R2 %.3f in the mean (%.3f on the fit's own tokens)",
+                 mean_of(fit->r2, all), mean_of(fit->r2_fit, all));
+    ek_train_say(s->options,
+                 "            least %.3f (layer %d, head %d), most %.3f (layer %d, head %d)",
+                 fit->r2[low], low / heads, low % heads, fit->r2[high], high / heads, high % heads);
 }
 
 static ek_code export_maps(session *s, double seconds, ek_err *err)
@@ -298,7 +273,7 @@ static ek_code export_maps(session *s, double seconds, ek_err *err)
     EK_CHECK(ek_log_file(&s->log, s->weights_json, err));
     EK_CHECK(ek_log_file(&s->log, s->weights_bin, err));
     unlink(s->checkpoint); /* its run is done; a leftover would only mislead */
-    say(s, "maps        %s", s->set->out);
+    ek_train_say(s->options, "maps        %s", s->set->out);
     err->code = EK_OK;
 fail:
     ek_maps_close(&maps);
@@ -342,14 +317,15 @@ static ek_code fit(session *s, ek_err *err)
                               .steps_asked = 1};
     if (s->options->resume && ek_file_exists(s->checkpoint)) {
         EK_TRY(ek_sums_load(&s->sums, s->checkpoint, s->identity, s->n, &at, err));
-        say(s, "resumed     at window %lld", (long long)at);
+        ek_train_say(s->options, "resumed     at window %lld", (long long)at);
     }
     EK_TRY(ek_log_begin(&s->log, &row, err));
     const double start = ek_now();
     const int64_t begun = at;
     EK_TRY(read_all(s, &at, err));
     const double seconds = ek_now() - start;
-    say(s, "read        %lld windows in %.0f s (%.0f tokens/s; sums %.0f %% of it)",
+    ek_train_say(
+        s->options, "read        %lld windows in %.0f s (%.0f tokens/s; sums %.0f %% of it)",
         (long long)(at - begun), seconds, (double)((at - begun) * s->set->data.length) / seconds,
         100 * s->sums.seconds / seconds);
     return export_maps(s, begun == 0 ? seconds : 0, err); /* 0: not known as a whole */
@@ -370,7 +346,8 @@ ek_code ek_vector_run(const ek_train_set *set, const ek_train_options *options, 
              (code = open_log(&s, &done, err)) == EK_OK && !done)
         code = fit(&s, err);
     if (done)
-        say(&s, "done        this very run was finished before; maps in %s", set->out);
+        ek_train_say(options, "done        this very run was finished before; maps in %s",
+                     set->out);
     code = ek_log_close(&s.log, code, err);
     close_session(&s);
     return code;
