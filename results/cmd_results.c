@@ -237,20 +237,6 @@ static ek_code find_runs(ek_store *s, const options *o, int from, const char *ki
     return EK_OK;
 }
 
-static ek_code make_folder_of(const char *path, ek_err *err)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder;
-    ek_code code;
-
-    if (slash == NULL || slash == path)
-        return EK_OK;
-    folder = strndup(path, (size_t)(slash - path));
-    code = folder != NULL ? ek_make_folder(folder, err) : EK_FAIL(err, EK_ENOMEM, "%s", path);
-    free(folder);
-    return code;
-}
-
 static ek_code cmd_export(ek_store *s, const options *o, ek_text *out, ek_err *err)
 {
     char run[RUNS][33];
@@ -269,7 +255,7 @@ static ek_code cmd_export(ek_store *s, const options *o, ek_text *out, ek_err *e
     how.n_also = n - 1;
     EK_TRY(ek_report_export(s, &how, out, err));
     if (o->out && strcmp(how.form, "kvpress") != 0 && strcmp(how.form, "lm-eval") != 0) {
-        EK_TRY(make_folder_of(o->out, err));
+        EK_TRY(ek_make_parent(o->out, err));
         EK_TRY(ek_file_write(o->out, out->data ? out->data : "", out->size, err));
         ek_text_clear(out);
     }

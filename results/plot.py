@@ -357,7 +357,7 @@ def ablation(db, a):
             for r in lines[line]:
                 i = budgets.index((r["keep"] or 0, r["entries"] or 0, r["bytes"] or 0))
                 colour = plt.cm.viridis(0.1 + 0.75 * i / max(len(budgets) - 1, 1)) if line[0] == 0 else DARK
-                ax.errorbar([r["value"]], [-y - 0.5 + 0.5], xerr=interval([r]), color=colour, ms=6,
+                ax.errorbar([r["value"]], [-y], xerr=interval([r]), color=colour, ms=6,
                             marker=MARKS[i % len(MARKS)], capsize=2, elinewidth=1, zorder=4,
                             markerfacecolor=colour if line[0] == 0 else "white", linestyle="none",
                             label=None if y else "%g" % r["keep"] if r["keep"] else "%d %s" % (
@@ -398,7 +398,6 @@ def read_steps(db, run):
     for r in db.ask("SELECT step, split, name, value FROM train_value WHERE run = ? ORDER BY step", run):
         out[r["split"]].setdefault(r["name"], []).append((r["step"], r["value"]))
     return out
-
 
 
 def curves(db, a):
