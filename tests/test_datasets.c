@@ -1,77 +1,16 @@
 /* tests/test_datasets.c - tasks, their samples and grading. */
-#include "datasets/dataset.h"
 #include "datasets/list.h"
+#include "tests/check_tasks.h"
 
-#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 static ek_err err;
-
-/* A token is a word: lengths are then exact to the word. */
-static int count_words(void *ctx, const char *text, size_t n)
-{
-    int words = 0;
-
-    (void)ctx;
-    for (size_t i = 0; i < n; i++)
-        words +=
-            !isspace((unsigned char)text[i]) && (i == 0 || isspace((unsigned char)text[i - 1]));
-    return words;
-}
-
-static const ek_counter words = {.count = count_words, .wrap = 20, .turn = 8};
-
-static int index_of(const char *task)
-{
-    for (int i = 0; ek_task_names[i] != NULL; i++)
-        if (strcmp(ek_task_names[i], task) == 0)
-            return i;
-    fail();
-    return -1;
-}
-
-static ek_task *open_task(ek_task_config *c, const char *name)
-{
-    ek_task *t = NULL;
-
-    c->name = index_of(name);
-    if (c->text == NULL)
-        c->text = strdup("datasets/tiny.txt");
-    if (ek_task_open(&t, c, &words, &err) != EK_OK)
-        fail_msg("%s", err.msg);
-    return t;
-}
-
-static void clear_config(ek_task_config *c)
-{
-    free(c->text);
-    free(c->lengths);
-    free(c->depths);
-}
-
-static int64_t *numbers(int n, const int64_t *from)
-{
-    int64_t *p = malloc((size_t)n * sizeof *p);
-
-    assert_non_null(p);
-    return memcpy(p, from, (size_t)n * sizeof *p);
-}
-
-static void set_grid(ek_task_config *c)
-{
-    c->n_lengths = 2;
-    c->lengths = numbers(2, (int64_t[]){256, 512});
-    c->n_depths = 4;
-    c->depths = numbers(4, (int64_t[]){0, 30, 70, 100});
-    c->repeats = 3;
-}
 
 static void the_table_is_whole(void **state)
 {
@@ -89,24 +28,13 @@ static void the_table_is_whole(void **state)
 #undef ONE
 }
 
-static int prompt_words(const ek_sample *s)
-{
-    char *all = malloc(strlen(s->context) + strlen(s->question) + strlen(s->answer_prefix) + 1);
-
-    assert_non_null(all);
-    sprintf(all, "%s%s%s", s->context, s->question, s->answer_prefix);
-    const int n = count_words(NULL, all, strlen(all));
-    free(all);
-    return n;
-}
-
 static void check_passkey(const ek_task *t, const ek_sample *s)
 {
-    const int used = prompt_words(s) + words.wrap + s->max_new_tokens;
+    const int used = ek_check_prompt_words(s) + ek_check_counter.wrap + s->max_new_tokens;
     const char *at = strstr(s->context, s->references[0]);
     const size_t before = (size_t)(at - s->context);
-    const int all = count_words(NULL, s->context, strlen(s->context));
-    const double share = 100.0 * count_words(NULL, s->context, before) / all;
+    const int all = ek_check_words(NULL, s->context, strlen(s->context));
+    const double share = 100.0 * ek_check_words(NULL, s->context, before) / all;
 
     assert_int_equal(used, s->length); /* a word more would not fit */
     assert_int_equal(s->n_references, 1);
@@ -133,8 +61,8 @@ static void passkeys_fit_and_repeat(void **state)
 
         c.kind = kind;
         c.seed = 5;
-        set_grid(&c);
-        ek_task *t = open_task(&c, "passkey");
+        ek_check_grid(&c);
+        ek_task *t = ek_check_task_open(&c, "passkey");
         assert_int_equal(t->n, 24);
         for (int64_t i = 0; i < t->n; i++) {
             ek_sample s, again;
@@ -161,7 +89,7 @@ static void passkeys_fit_and_repeat(void **state)
         assert_int_equal(ek_task_sample(&s, t, 24, &err), EK_EASKED);
         assert_int_equal(ek_task_sample(&s, t, -1, &err), EK_EASKED);
         ek_task_close(t);
-        clear_config(&c);
+        ek_check_task_clear(&c);
     }
 }
 
@@ -174,11 +102,11 @@ static void another_seed_is_another_grid(void **state)
         ek_task_config c = ek_task_defaults;
 
         c.seed = k;
-        set_grid(&c);
-        ek_task *t = open_task(&c, "passkey");
+        ek_check_grid(&c);
+        ek_task *t = ek_check_task_open(&c, "passkey");
         assert_int_equal(ek_task_sample(&s[k], t, 6, &err), EK_OK);
         ek_task_close(t);
-        clear_config(&c);
+        ek_check_task_clear(&c);
     }
     assert_string_not_equal(s[0].references[0], s[1].references[0]);
     assert_string_not_equal(s[0].hash, s[1].hash);
@@ -187,175 +115,14 @@ static void another_seed_is_another_grid(void **state)
     ek_sample_clear(&s[1]);
 }
 
-static char other_folder[] = "/tmp/evictkit_books_XXXXXX";
-static char other_book[64], same_book[64];
-
-static int write_file(const char *path, const char *from)
-{
-    FILE *out = fopen(path, "w"), *in = fopen(from, "r");
-    int c;
-
-    if (out == NULL || in == NULL)
-        return -1;
-    while ((c = fgetc(in)) != EOF)
-        fputc(c, out);
-    fclose(in);
-    return fclose(out);
-}
-
-/* A book that is not the haystack's, and the haystack's under another name. */
-static int write_books(void **state)
-{
-    FILE *f;
-
-    (void)state;
-    if (mkdtemp(other_folder) == NULL)
-        return -1;
-    snprintf(other_book, sizeof other_book, "%s/other.txt", other_folder);
-    snprintf(same_book, sizeof same_book, "%s/same.txt", other_folder);
-    f = fopen(other_book, "w");
-    if (f == NULL)
-        return -1;
-    fputs("Of bees\n\nEvery spring the old beekeeper carried his wooden hives across the river to "
-          "the clover fields. Nobody could explain why the youngest swarm always returned before "
-          "the evening rain began to fall. Too short a sentence. A patient observer counts the "
-          "dancers on the comb and writes their figures down at noon. He said: \"No sentence with "
-          "speech or signs is ever taken out of any book at all.\" \n",
-          f);
-    return fclose(f) || write_file(same_book, "datasets/tiny.txt");
-}
-
-static int remove_books(void **state)
-{
-    (void)state;
-    return remove(other_book) || remove(same_book) || rmdir(other_folder);
-}
-
-/* The share of the haystack's words that stand before text. */
-static double depth_of(const ek_sample *s, const char *text)
-{
-    const char *hay = strstr(s->context, "\n\n") + 2, *at = strstr(hay, text);
-
-    assert_non_null(at);
-    if (s->n_distractors == 0) /* a value is said twice, a sentence once */
-        assert_null(strstr(at + 1, text));
-    return 100.0 * count_words(NULL, hay, (size_t)(at - hay)) / count_words(NULL, hay, strlen(hay));
-}
-
-static void check_depth(const ek_sample *s, double share)
-{
-    if (s->depth == 0)
-        assert_true(share < 6.0);
-    else if (s->depth == 100)
-        assert_true(share > 85.0);
-    else /* moved back to a sentence's end; other needles before it push it on */
-        assert_true(share < s->depth + 14 && share > s->depth - 35);
-}
-
-static void check_needle_sample(const ek_sample *s, const ek_sample *again, const char *needle)
-{
-    assert_string_equal(s->hash, again->hash);
-    assert_string_equal(s->context, again->context);
-    assert_string_equal(s->question, again->question);
-    assert_in_range(prompt_words(s) + words.wrap + s->max_new_tokens, s->length - 1, s->length);
-    assert_int_equal(s->n_references, 1);
-    assert_true(strncmp(s->question, "\n\n", 2) == 0 && s->question[2] != '\n' && s->chat);
-    assert_null(strstr(s->question, s->references[0]));
-    assert_null(strstr(s->answer_prefix, s->references[0]));
-    assert_null(strstr(s->context, s->question + 2)); /* the question is no part of the context */
-    check_depth(s, depth_of(s, needle));
-}
-
-static void pairs_are_hidden_and_one_is_asked(void **state)
-{
-    ek_task_config c = ek_task_defaults;
-    char last[33] = "";
-    int before = 0;
-
-    (void)state;
-    c.seed = 11;
-    c.pairs = 5;
-    set_grid(&c);
-    ek_task *t = open_task(&c, "kv_needle");
-    assert_int_equal(t->n, 24);
-    for (int64_t i = 0; i < t->n; i++) {
-        ek_sample s, again;
-
-        if (ek_task_sample(&s, t, i, &err) != EK_OK)
-            fail_msg("%s", err.msg);
-        assert_int_equal(ek_task_sample(&again, t, i, &err), EK_OK);
-        check_needle_sample(&s, &again, s.references[0]);
-        assert_int_equal(s.n_distractors, 4);
-        for (int k = 0; k < s.n_distractors; k++) {
-            const char *at = strstr(s.context, s.distractors[k]);
-
-            assert_non_null(at);
-            assert_string_not_equal(s.distractors[k], s.references[0]);
-            before += at < strstr(s.context, s.references[0]);
-        }
-        assert_string_not_equal(s.hash, last);
-        strcpy(last, s.hash);
-        ek_sample_clear(&s);
-        ek_sample_clear(&again);
-    }
-    assert_in_range(before, 24, 72); /* the other pairs are spread */
-    ek_task_close(t);
-    clear_config(&c);
-    c = ek_task_defaults;
-    c.name = index_of("kv_needle");
-    c.pairs = 1;
-    assert_int_equal(ek_task_open(&t, &c, &words, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "pairs"));
-    clear_config(&c);
-}
-
-static void sentences_of_another_book_are_hidden(void **state)
-{
-    ek_task_config c = ek_task_defaults;
-
-    (void)state;
-    c.seed = 12;
-    c.needle_text = strdup(other_folder); /* both books: the haystack's own is never taken */
-    set_grid(&c);
-    ek_task *t = open_task(&c, "verbatim");
-    assert_int_equal(c.max_new_tokens, 40);
-    for (int64_t i = 0; i < t->n; i++) {
-        ek_sample s, again;
-        char whole[400];
-
-        if (ek_task_sample(&s, t, i, &err) != EK_OK)
-            fail_msg("%s", err.msg);
-        assert_int_equal(ek_task_sample(&again, t, i, &err), EK_OK);
-        snprintf(whole, sizeof whole, "%s %s", s.answer_prefix, s.references[0]);
-        assert_true(strncmp(whole, "Every spring", 12) == 0 ||
-                    strncmp(whole, "Nobody could", 12) == 0 || strncmp(whole, "A patient", 9) == 0);
-        assert_int_equal(count_words(NULL, s.answer_prefix, strlen(s.answer_prefix)), 5);
-        assert_in_range(count_words(NULL, s.references[0], strlen(s.references[0])), 8, 14);
-        check_needle_sample(&s, &again, whole);
-        ek_sample_clear(&s);
-        ek_sample_clear(&again);
-    }
-    ek_task_close(t);
-    free(c.needle_text);
-    c.needle_text = strdup(same_book);
-    t = open_task(&c, "verbatim");
-    ek_sample s;
-    assert_int_equal(ek_task_sample(&s, t, 0, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "book other than"));
-    ek_task_close(t);
-    free(c.needle_text);
-    c.needle_text = NULL;
-    clear_config(&c);
-}
-
 /* At depth 0 the needle opens the context, at 100 it closes it. */
 static void single_needles_lie_at_the_ends(void **state)
 {
     ek_task_config c = ek_task_defaults;
 
     (void)state;
-    set_grid(&c);
-    ek_task *t = open_task(&c, "passkey");
+    ek_check_grid(&c);
+    ek_task *t = ek_check_task_open(&c, "passkey");
     for (int64_t i = 0; i < t->n; i++) {
         ek_sample s;
 
@@ -371,7 +138,7 @@ static void single_needles_lie_at_the_ends(void **state)
         ek_sample_clear(&s);
     }
     ek_task_close(t);
-    clear_config(&c);
+    ek_check_task_clear(&c);
 }
 
 static void short_texts_and_lengths_are_refused(void **state)
@@ -382,8 +149,8 @@ static void short_texts_and_lengths_are_refused(void **state)
 
     (void)state;
     c.n_lengths = 2;
-    c.lengths = numbers(2, (int64_t[]){64, 8192});
-    t = open_task(&c, "passkey");
+    c.lengths = ek_check_numbers(2, (int64_t[]){64, 8192});
+    t = ek_check_task_open(&c, "passkey");
     assert_int_equal(c.n_depths, 11); /* filled in */
     assert_int_equal(c.max_new_tokens, 30);
     assert_int_equal(ek_task_sample(&s, t, 0, &err), EK_EASKED);
@@ -391,7 +158,7 @@ static void short_texts_and_lengths_are_refused(void **state)
     assert_int_equal(ek_task_sample(&s, t, 11, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "longest document"));
     ek_task_close(t);
-    clear_config(&c);
+    ek_check_task_clear(&c);
 }
 
 static double grade_of(const ek_task *t, const ek_sample *s, const char *prediction,
@@ -434,7 +201,7 @@ static void containment_is_exact(void **state)
     const ek_sample s = {
         .references = right, .n_references = 1, .distractors = wrong, .n_distractors = 1};
     ek_task_config c = ek_task_defaults;
-    ek_task *t = open_task(&c, "passkey");
+    ek_task *t = ek_check_task_open(&c, "passkey");
     ek_grade g;
 
     (void)state;
@@ -443,82 +210,7 @@ static void containment_is_exact(void **state)
     ek_task_grade(&g, t, &s, "It is 777.");
     assert_string_equal(g.parsed, "777");
     ek_task_close(t);
-    clear_config(&c);
-}
-
-static void values_are_graded_whole(void **state)
-{
-    static const struct {
-        const char *prediction;
-        double score;
-        const char *flag, *parsed;
-    } cases[] = {
-        {" tiger/pencil.", 1, "", "tiger/pencil"},
-        {"\"Tiger/Pencil\"", 1, "", "Tiger/Pencil"},
-        {"It is tiger/pencil, I think", 1, "", "tiger/pencil"},
-        {"tiger/pencils", 0, "", "tiger/pencils"},
-        {"atiger/pencil", 0, "", "atiger/pencil"},
-        {"tiger pencil", 0, "unparsed", ""},
-        {"pencil/tiger", 0, "", "pencil/tiger"},
-        {"tiger/pencil or ocean/lemon", 1, "", "tiger/pencil"},
-        {"ocean/lemon or tiger/pencil", 0, "distractor", "ocean/lemon"},
-        {"ocean/lemon", 0, "distractor", "ocean/lemon"},
-        {"", 0, "empty", ""},
-        {"I do not know", 0, "unparsed", ""},
-    };
-    char *right[] = {"tiger/pencil"}, *wrong[] = {"ocean/lemon"};
-    const ek_sample s = {
-        .references = right, .n_references = 1, .distractors = wrong, .n_distractors = 1};
-    ek_task_config c = ek_task_defaults;
-    ek_task *t = open_task(&c, "kv_needle");
-
-    (void)state;
-    for (size_t i = 0; i < EK_COUNT(cases); i++) {
-        ek_grade g;
-
-        ek_task_grade(&g, t, &s, cases[i].prediction);
-        assert_true(g.score == cases[i].score);
-        assert_string_equal(g.flag, cases[i].flag);
-        assert_string_equal(g.parsed, cases[i].parsed);
-    }
-    ek_task_close(t);
-    clear_config(&c);
-}
-
-static void continuations_are_graded_by_their_prefix(void **state)
-{
-    static const struct {
-        const char *prediction;
-        double words; /* of 8 */
-    } cases[] = {
-        {" his wooden hives across the river to clover.", 8},
-        {"His wooden HIVES across, the river to 'clover' and on", 8},
-        {" his wooden hives", 3},
-        {" his wooden hive across the river to clover", 2},
-        {" wooden hives across the river to clover", 0},
-        {" his old wooden hives across", 1},
-        {" his wooden hives across the river to clovers", 7},
-        {"", 0},
-        {" .", 0},
-    };
-    char *right[] = {"his wooden hives across the river to clover."};
-    const ek_sample s = {.references = right, .n_references = 1};
-    ek_task_config c = ek_task_defaults;
-    c.needle_text = strdup(other_book);
-    ek_task *t = open_task(&c, "verbatim");
-    ek_grade g;
-
-    (void)state;
-    for (size_t i = 0; i < EK_COUNT(cases); i++) {
-        ek_task_grade(&g, t, &s, cases[i].prediction);
-        assert_true(g.score == cases[i].words / 8);
-    }
-    ek_task_grade(&g, t, &s, "his wooden boxes");
-    assert_string_equal(g.parsed, "his wooden");
-    ek_task_close(t);
-    free(c.needle_text);
-    c.needle_text = NULL;
-    clear_config(&c);
+    ek_check_task_clear(&c);
 }
 
 static void fidelity_cuts_windows(void **state)
@@ -531,14 +223,14 @@ static void fidelity_cuts_windows(void **state)
     c.prompt = 150;
     c.continuation = 50;
     c.samples = 5;
-    t = open_task(&c, "fidelity");
+    t = ek_check_task_open(&c, "fidelity");
     assert_int_equal(t->n, 5);
     for (int64_t i = 0; i < t->n; i++) {
         ek_sample s;
 
         assert_int_equal(ek_task_sample(&s, t, i, &err), EK_OK);
         assert_int_equal(s.kind, EK_SAMPLE_FORCED);
-        assert_true(count_words(NULL, s.context, strlen(s.context)) >= 200);
+        assert_true(ek_check_words(NULL, s.context, strlen(s.context)) >= 200);
         assert_int_equal(s.prompt_tokens + s.forced_tokens, 200);
         const size_t begin = (size_t)atol(strchr(s.doc_id, '@') + 1);
         assert_true(i == 0 || begin >= end);
@@ -550,9 +242,9 @@ static void fidelity_cuts_windows(void **state)
     assert_true(end > t->texts.bytes / 2); /* spread over the text, not its beginning */
     ek_task_close(t);
     c.samples = 1000;
-    c.name = index_of("fidelity");
-    assert_int_equal(ek_task_open(&t, &c, &words, &err), EK_EASKED);
-    clear_config(&c);
+    c.name = ek_check_task_index("fidelity");
+    assert_int_equal(ek_task_open(&t, &c, &ek_check_counter, &err), EK_EASKED);
+    ek_check_task_clear(&c);
 }
 
 typedef struct run {
@@ -587,7 +279,7 @@ static void settings_come_from_yaml(void **state)
     assert_string_equal(ek_task_names[r.tasks[0].name], "fidelity");
     assert_int_equal(r.tasks[1].n_lengths, 2);
     assert_true(r.tasks[1].query_aware && !r.tasks[0].query_aware);
-    if (ek_task_open(&t, &r.tasks[1], &words, &err) != EK_OK)
+    if (ek_task_open(&t, &r.tasks[1], &ek_check_counter, &err) != EK_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(t->n, 6); /* repeats: 3 by default */
     ek_task_close(t);
@@ -612,13 +304,9 @@ int main(void)
         cmocka_unit_test(single_needles_lie_at_the_ends),
         cmocka_unit_test(short_texts_and_lengths_are_refused),
         cmocka_unit_test(containment_is_exact),
-        cmocka_unit_test(pairs_are_hidden_and_one_is_asked),
-        cmocka_unit_test(sentences_of_another_book_are_hidden),
-        cmocka_unit_test(values_are_graded_whole),
-        cmocka_unit_test(continuations_are_graded_by_their_prefix),
         cmocka_unit_test(fidelity_cuts_windows),
         cmocka_unit_test(settings_come_from_yaml),
     };
 
-    return cmocka_run_group_tests(tests, write_books, remove_books);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

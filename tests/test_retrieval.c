@@ -1,6 +1,6 @@
 /* tests/test_retrieval.c - training text that must be remembered, and that no task shares it. */
-#include "datasets/dataset.h"
 #include "datasets/retrieval.h"
+#include "tests/check_tasks.h"
 
 #include <ctype.h>
 #include <setjmp.h>
@@ -8,74 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 static ek_err err;
 
-/* A token is a word: lengths are then exact to the word. */
-static int count_words(void *ctx, const char *text, size_t n)
-{
-    int words = 0;
-
-    (void)ctx;
-    for (size_t i = 0; i < n; i++)
-        words +=
-            !isspace((unsigned char)text[i]) && (i == 0 || isspace((unsigned char)text[i - 1]));
-    return words;
-}
-
-static const ek_counter words = {.count = count_words, .wrap = 20, .turn = 8};
-
 static void open_tiny(ek_texts *t)
 {
     assert_int_equal(ek_texts_open(t, "datasets/tiny.txt", &err), EK_OK);
-}
-
-static int index_of(const char *task)
-{
-    for (int i = 0; ek_task_names[i] != NULL; i++)
-        if (strcmp(ek_task_names[i], task) == 0)
-            return i;
-    fail();
-    return -1;
-}
-
-static ek_task *open_task(ek_task_config *c, const char *name)
-{
-    ek_task *t = NULL;
-
-    c->name = index_of(name);
-    if (c->text == NULL)
-        c->text = strdup("datasets/tiny.txt");
-    if (ek_task_open(&t, c, &words, &err) != EK_OK)
-        fail_msg("%s", err.msg);
-    return t;
-}
-
-static void clear_config(ek_task_config *c)
-{
-    free(c->text);
-    free(c->lengths);
-    free(c->depths);
-}
-
-static int64_t *numbers(int n, const int64_t *from)
-{
-    int64_t *p = malloc((size_t)n * sizeof *p);
-
-    assert_non_null(p);
-    return memcpy(p, from, (size_t)n * sizeof *p);
-}
-
-static void set_grid(ek_task_config *c)
-{
-    c->n_lengths = 2;
-    c->lengths = numbers(2, (int64_t[]){256, 512});
-    c->n_depths = 4;
-    c->depths = numbers(4, (int64_t[]){0, 30, 70, 100});
-    c->repeats = 3;
 }
 
 static const ek_retrieval_config recipe = {
@@ -133,9 +73,10 @@ static void retrieval_text_holds_its_answers(void **state)
     for (int64_t i = 0; i < 60; i++) {
         ek_retrieval r, again;
 
-        if (ek_retrieval_make(&r, &t, &words, &recipe, 3, i, &err) != EK_OK)
+        if (ek_retrieval_make(&r, &t, &ek_check_counter, &recipe, 3, i, &err) != EK_OK)
             fail_msg("%s", err.msg);
-        assert_int_equal(ek_retrieval_make(&again, &t, &words, &recipe, 3, i, &err), EK_OK);
+        assert_int_equal(ek_retrieval_make(&again, &t, &ek_check_counter, &recipe, 3, i, &err),
+                         EK_OK);
         assert_string_equal(r.context, again.context);
         assert_int_equal(r.n_turns, 7);
         assert_int_equal(r.kind, EK_RETRIEVAL_FACTS); /* no weights: facts alone */
@@ -148,7 +89,7 @@ static void retrieval_text_holds_its_answers(void **state)
             assert_string_equal(r.turn[k].answer, again.turn[k].answer);
         }
         orders += r.turn[0].fact.begin > r.turn[1].fact.begin;
-        assert_in_range(count_words(NULL, r.turn[6].answer, strlen(r.turn[6].answer)), 20, 40);
+        assert_in_range(ek_check_words(NULL, r.turn[6].answer, strlen(r.turn[6].answer)), 20, 40);
         assert_null(strstr(r.context, "pass key"));
         assert_false(has_five_digits(r.context));
         ek_retrieval_clear(&again);
@@ -169,15 +110,15 @@ static void retrieval_asks_for_room(void **state)
     (void)state;
     open_tiny(&t);
     c.facts = 16;
-    assert_int_equal(ek_retrieval_make(&r, &t, &words, &c, 3, 0, &err), EK_EASKED);
+    assert_int_equal(ek_retrieval_make(&r, &t, &ek_check_counter, &c, 3, 0, &err), EK_EASKED);
     c.facts = 17;
-    assert_int_equal(ek_retrieval_make(&r, &t, &words, &c, 3, 0, &err), EK_EASKED);
+    assert_int_equal(ek_retrieval_make(&r, &t, &ek_check_counter, &c, 3, 0, &err), EK_EASKED);
     c = recipe;
     c.max_tokens = 511;
-    assert_int_equal(ek_retrieval_make(&r, &t, &words, &c, 3, 0, &err), EK_EASKED);
+    assert_int_equal(ek_retrieval_make(&r, &t, &ek_check_counter, &c, 3, 0, &err), EK_EASKED);
     c = recipe;
     c.min_tokens = c.max_tokens = 100000;
-    assert_int_equal(ek_retrieval_make(&r, &t, &words, &c, 3, 0, &err), EK_EASKED);
+    assert_int_equal(ek_retrieval_make(&r, &t, &ek_check_counter, &c, 3, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "longest document"));
     ek_texts_close(&t);
 }
@@ -214,9 +155,10 @@ static void every_kind_holds_its_answers(void **state)
         for (int64_t i = 0; i < 40; i++) {
             ek_retrieval r, again;
 
-            if (ek_retrieval_make(&r, &t, &words, &c, 9, i, &err) != EK_OK)
+            if (ek_retrieval_make(&r, &t, &ek_check_counter, &c, 9, i, &err) != EK_OK)
                 fail_msg("%s", err.msg);
-            assert_int_equal(ek_retrieval_make(&again, &t, &words, &c, 9, i, &err), EK_OK);
+            assert_int_equal(ek_retrieval_make(&again, &t, &ek_check_counter, &c, 9, i, &err),
+                             EK_OK);
             assert_string_equal(r.context, again.context);
             assert_int_equal(r.kind, kind);
             assert_in_range(r.tokens, 512 - 64, 700);
@@ -260,7 +202,7 @@ static void weights_say_how_often(void **state)
     ek_texts t;
     ek_retrieval r;
     open_tiny(&t);
-    assert_int_equal(ek_retrieval_make(&r, &t, &words, &c, 3, 0, &err), EK_EASKED);
+    assert_int_equal(ek_retrieval_make(&r, &t, &ek_check_counter, &c, 3, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "list"));
     ek_texts_close(&t);
 }
@@ -368,42 +310,15 @@ static int is_call_sign(const char *s)
     return head > 2 && tail > 2 && s[head + 1 + tail] == '\0';
 }
 
-static char other_folder[] = "/tmp/evictkit_other_XXXXXX";
-static char other_book[64];
-
-/* A book that is not the haystack's, for verbatim. */
-static int write_other(void **state)
-{
-    (void)state;
-    if (mkdtemp(other_folder) == NULL)
-        return -1;
-    snprintf(other_book, sizeof other_book, "%s/other.txt", other_folder);
-    FILE *f = fopen(other_book, "w");
-    if (f == NULL)
-        return -1;
-    fputs("Of bees\n\nEvery spring the old beekeeper carried his wooden hives across the river to "
-          "the clover fields. Nobody could explain why the youngest swarm always returned before "
-          "the evening rain began to fall. A patient observer counts the dancers on the comb and "
-          "writes their figures down at noon. \n",
-          f);
-    return fclose(f);
-}
-
-static int remove_other(void **state)
-{
-    (void)state;
-    return remove(other_book) || rmdir(other_folder);
-}
-
 static void each_answer(const char *task, int kind, void (*use)(const ek_sample *s, void *ctx),
                         void *ctx)
 {
     ek_task_config c = ek_task_defaults;
 
-    set_grid(&c);
+    ek_check_grid(&c);
     c.kind = kind;
-    c.needle_text = strdup(other_book);
-    ek_task *t = open_task(&c, task);
+    c.needle_text = strdup(ek_check_other_book);
+    ek_task *t = ek_check_task_open(&c, task);
     for (int64_t k = 0; k < t->n; k++) {
         ek_sample s;
 
@@ -413,9 +328,7 @@ static void each_answer(const char *task, int kind, void (*use)(const ek_sample 
         ek_sample_clear(&s);
     }
     ek_task_close(t);
-    free(c.needle_text);
-    c.needle_text = NULL;
-    clear_config(&c);
+    ek_check_task_clear(&c);
 }
 
 typedef struct pool { /* what training items say and ask for */
@@ -460,7 +373,7 @@ static void answers_are_disjoint(void **state)
         for (int64_t i = 0; i < 100; i++) {
             ek_retrieval r;
 
-            if (ek_retrieval_make(&r, &t, &words, &c, 21, i, &err) != EK_OK)
+            if (ek_retrieval_make(&r, &t, &ek_check_counter, &c, 21, i, &err) != EK_OK)
                 fail_msg("%s", err.msg);
             assert_null(strcasestr(r.context, "pass key"));
             assert_null(strcasestr(r.context, "call sign"));
@@ -515,5 +428,5 @@ int main(void)
         cmocka_unit_test(the_generator_has_an_identity),
     };
 
-    return cmocka_run_group_tests(tests, write_other, remove_other);
+    return cmocka_run_group_tests(tests, ek_check_books_write, ek_check_books_remove);
 }
