@@ -227,28 +227,22 @@ static inline void step_full(int group, int32_t n, const float *prob, float *car
 
 static void step_rows(int kind, int group, int32_t n, const float *prob, float *carry)
 {
-    switch (kind * 8 + group) {
-    case EK_CARRIED_EMA * 8 + 1:
+    const int ema = kind == EK_CARRIED_EMA;
+
+    if (ema && group == 1)
         step_ema(1, n, prob, carry);
-        break;
-    case EK_CARRIED_EMA * 8 + 3:
+    else if (ema && group == 3)
         step_ema(3, n, prob, carry);
-        break;
-    case EK_CARRIED_FULL * 8 + 1:
+    else if (ema)
+        step_ema(group, n, prob, carry);
+    else if (group == 1)
         step_full(1, n, prob, carry);
-        break;
-    case EK_CARRIED_FULL * 8 + 3:
+    else if (group == 3)
         step_full(3, n, prob, carry);
-        break;
-    case EK_CARRIED_FULL * 8 + 4:
+    else if (group == 4)
         step_full(4, n, prob, carry);
-        break;
-    default:
-        if (kind == EK_CARRIED_EMA)
-            step_ema(group, n, prob, carry);
-        else
-            step_full(group, n, prob, carry);
-    }
+    else
+        step_full(group, n, prob, carry);
 }
 
 /* Entries that the newest query still sees within their birth window: a short tail. */

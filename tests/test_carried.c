@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { DIM = 8, MOST_HEADS = 3, MOST_GROUP = 5 };
+enum { DIM = 8, MOST_HEADS = 3, MOST_GROUP = 5, WIDE_GROUP = 9 };
 
 static ek_device *dev;
 
@@ -268,9 +268,11 @@ static double worst_number(sequence *s, int kind, int prompt, uint64_t seed, int
 static void chunks_and_steps_carry_what_one_fold_does(void **state)
 {
     (void)state;
-    for (int i = 0; i < 6; i++) {
-        const int n = i == 5 ? 900 : 150 + 60 * i, kind = 1 + i % 2;
-        const int group = i == 4 ? 3 : 1 + (int)ek_rng_below(MOST_GROUP, 2, 2, (uint64_t)i);
+    for (int i = 0; i < 8; i++) {
+        const int n = i == 5 ? 900 : i > 5 ? 150 : 150 + 60 * i, kind = 1 + i % 2;
+        const int group = i > 5    ? WIDE_GROUP /* more query heads than any form is made for */
+                          : i == 4 ? 3
+                                   : 1 + (int)ek_rng_below(MOST_GROUP, 2, 2, (uint64_t)i);
         const int prompt = i == 0 ? 0 : n - 90;
         sequence s;
 
