@@ -179,7 +179,7 @@ static double worst_feature(const sequence *s, int kind, const float *carry, int
     return worst;
 }
 
-/* FS1, with entries behind the cut in the view, which stay untouched. */
+/* With entries behind the cut in the view, which stay untouched. */
 static void features_of_a_cut_are_those_of_the_dense_map(void **state)
 {
     static const int lengths[] = {3, 65, 200, 512};
@@ -264,7 +264,6 @@ static double worst_number(sequence *s, int kind, int prompt, uint64_t seed, int
     return worst;
 }
 
-/* FS2. */
 static void chunks_and_steps_carry_what_one_fold_does(void **state)
 {
     (void)state;

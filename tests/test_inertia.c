@@ -40,8 +40,8 @@ static void inertia_worked_example(void **state)
     ek_device_close(dev);
 }
 
-/* T1: layer l of a step weighs (1 - alpha) alpha^(L-1-l), the past alpha^L, together 1 - alpha^L.
- * IN4: alpha 0 keeps the last layer only. */
+/* Layer l of a step weighs (1 - alpha) alpha^(L-1-l), the past alpha^L, together 1 - alpha^L.
+ * Alpha 0 keeps the last layer only. */
 static void inertia_weights_layers_geometrically(void **state)
 {
     enum { L = 6 };
@@ -76,7 +76,7 @@ static void inertia_weights_layers_geometrically(void **state)
     ek_device_close(dev);
 }
 
-/* IN2: the decoupled form with w_l = beta^(L-1-l) (1-beta) / (1-beta^L) and a = alpha^L, written
+/* The decoupled form with w_l = beta^(L-1-l) (1-beta) / (1-beta^L) and a = alpha^L, written
  * out here in double, is the coupled form. */
 static void inertia_decoupled_equals_coupled(void **state)
 {
@@ -116,7 +116,7 @@ static void inertia_decoupled_equals_coupled(void **state)
     ek_device_close(dev);
 }
 
-/* Lazy(r) looks at steps 1, 1 + r, ...; in between a newborn gets the mean of the living.  IN3:
+/* Lazy(r) looks at steps 1, 1 + r, ...; in between a newborn gets the mean of the living.
  * Lazy(1) is the full form, Lazy(infinity) is Score-Free. */
 static void lazy_looks_at_every_fourth_step(void **state)
 {
@@ -168,7 +168,7 @@ static void lazy_looks_at_every_fourth_step(void **state)
     ek_toy_close(&t);
 }
 
-/* IN5: all layers and heads hold equal position lists, step after step, and nothing leaves before
+/* All layers and heads hold equal position lists, step after step, and nothing leaves before
  * the first step. */
 static void inertia_keeps_one_set(void **state)
 {

@@ -45,7 +45,7 @@ static void pooling_pads_with_zeros_and_divides_by_size(void **state)
     ek_device_close(dev);
 }
 
-/* T7: query head x looks at entry x alone, so kv head h's entries are hG .. hG+G-1.  Heads taken as
+/* Query head x looks at entry x alone, so kv head h's entries are hG .. hG+G-1.  Heads taken as
  * (G, H) would give {h, h + H, ...}. */
 static void query_heads_belong_to_their_group(void **state)
 {
@@ -88,7 +88,7 @@ static void query_heads_belong_to_their_group(void **state)
     ek_device_close(dev);
 }
 
-/* Complaint 12: A (.9, 0), B (.5, .5): mean and sum keep B, max keeps A. */
+/* A (.9, 0), B (.5, .5): mean and sum keep B, max keeps A. */
 static void group_says_how_query_heads_fold(void **state)
 {
     static const float prob[] = {.9f, 0, .5f, .5f};
@@ -124,7 +124,7 @@ static void feed_rows(const ek_measure *m, ek_device *dev, ek_hand *a)
     }
 }
 
-/* HO2: A = 2.5 .7 .5 .3; per age .625 .2333 .25 .3.  An H2O that looked at the last query only
+/* A = 2.5 .7 .5 .3; per age .625 .2333 .25 .3.  An H2O that looked at the last query only
  * would give .4 .1 .2 .3. */
 static void h2o_adds_up_all_queries(void **state)
 {
@@ -147,7 +147,7 @@ static void h2o_adds_up_all_queries(void **state)
     ek_device_close(dev);
 }
 
-/* Complaint 24: hot for 100 steps then cold, against one newly hot: stays under the plain sum, goes
+/* Hot for 100 steps then cold, against one newly hot: stays under the plain sum, goes
  * under the sum per age and the EMA. */
 static void sums_freeze_on_early_tokens(void **state)
 {
@@ -176,7 +176,7 @@ static void sums_freeze_on_early_tokens(void **state)
     ek_device_close(dev);
 }
 
-/* HO1: while nothing was evicted, a head's sums add up to the number of queries; and the prompt in
+/* While nothing was evicted, a head's sums add up to the number of queries; and the prompt in
  * one chunk, in many, or as decode steps is the same to rounding. */
 static void sums_do_not_depend_on_chunks(void **state)
 {
@@ -234,7 +234,7 @@ static void sums_do_not_depend_on_chunks(void **state)
     ek_toy_close(&t);
 }
 
-/* TO1: the dropped entry is the argmin of the mean row over all query heads, the same in all heads
+/* The dropped entry is the argmin of the mean row over all query heads, the same in all heads
  * of a layer. */
 static void tova_drops_the_argmin_of_the_mean_row(void **state)
 {
@@ -299,7 +299,7 @@ static void tova_scores_all_heads_alike(void **state)
     ek_device_close(dev);
 }
 
-/* SN2: a sum over the window selects what the mean selects.  The window is min(64, n / 2). */
+/* A sum over the window selects what the mean selects.  The window is min(64, n / 2). */
 static void snapkv_window_sum_and_mean_select_the_same(void **state)
 {
     enum { N = 50 };

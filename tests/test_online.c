@@ -198,7 +198,6 @@ static int differences(const ek_toy *t, const ek_toy_cell *cell, int late)
     return wrong;
 }
 
-/* KP6. */
 static void kept_sets_are_those_of_the_training_mask(void **state)
 {
     static const int delays[] = {0, RECENT / 4, RECENT};
@@ -296,7 +295,7 @@ static int unlike(const ek_toy *t, const ek_policy *a, const ek_policy *b)
     return wrong;
 }
 
-/* FS3, per head: at every step and with a refresh at every eighth. */
+/* Per head: at every step and with a refresh at every eighth. */
 static void the_ema_column_alone_is_the_ema_method(void **state)
 {
     static char name[] = "h2o";

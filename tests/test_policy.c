@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* T9 and complaint 9: asking for n entries of S gives n, for every pair up to 4096; a removed
+/* Asking for n entries of S gives n, for every pair up to 4096; a removed
  * fraction in floating point misses 3,575 of the 20,100 pairs up to 200. */
 static void budgets_are_exact(void **state)
 {
@@ -257,14 +257,14 @@ static void protection_is_a_mask(void **state)
     }
 }
 
-/* T8: 12 tokens under 4 sinks and 8 entries keep 0-3 and 8-11; four more, cut again: 0-3 and 12-15.
+/* 12 tokens under 4 sinks and 8 entries keep 0-3 and 8-11; four more, cut again: 0-3 and 12-15.
  * A "first B-w and last w" rule would differ, as B-w is not the number of sinks here. */
 static void streaming_survives_repeated_cuts(void **state)
 {
     static const int32_t after[2][8] = {{0, 1, 2, 3, 8, 9, 10, 11}, {0, 1, 2, 3, 12, 13, 14, 15}};
 
     (void)state;
-    /* Complaint 13: rules of position alone keep the same at every granularity. */
+    /* Rules of position alone keep the same at every granularity. */
     for (int g = EK_SET_PER_HEAD; g <= EK_SET_PER_MODEL; g++) {
         ek_policy p = {.method = *ek_method_find("streaming")};
         ek_policy_scratch scratch = {0};
@@ -296,7 +296,7 @@ static void streaming_survives_repeated_cuts(void **state)
     }
 }
 
-/* Complaint 8: no recent window, 8 entries of 100: exactly 8, the best of them. */
+/* No recent window, 8 entries of 100: exactly 8, the best of them. */
 static void a_window_of_zero_is_legal(void **state)
 {
     bench b;
@@ -599,7 +599,7 @@ static void shared_ties_go_to_the_lower_head(void **state)
     }
 }
 
-/* Complaint 6: a cache or a plan that does not hold what was asked is named by layer and head. */
+/* A cache or a plan that does not hold what was asked is named by layer and head. */
 static void lies_are_found(void **state)
 {
     bench b;

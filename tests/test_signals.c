@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* BA2: keys (1,0) (1,0) (0,1): anchor (2/3, 1/3), scores -.8944 -.8944 -.4472. */
+/* Keys (1,0) (1,0) (0,1): anchor (2/3, 1/3), scores -.8944 -.8944 -.4472. */
 static void keydiff_keeps_the_odd_one(void **state)
 {
     ek_device *dev = ek_toy_device();
@@ -29,7 +29,7 @@ static void keydiff_keeps_the_odd_one(void **state)
     ek_device_close(dev);
 }
 
-/* BA4: key norms do not change when all keys are rotated to other positions; KeyDiff does. */
+/* Key norms do not change when all keys are rotated to other positions; KeyDiff does. */
 static void norms_survive_rotation(void **state)
 {
     static const double inv_freq[] = {1, .3, .1, .01};
@@ -62,7 +62,7 @@ static void norms_survive_rotation(void **state)
     ek_device_close(dev);
 }
 
-/* BA3: the set of a small budget lies in that of a larger; over 10,000 seeds an entry stays with
+/* The set of a small budget lies in that of a larger; over 10,000 seeds an entry stays with
  * frequency B / n within four standard errors. */
 static void random_sets_are_nested_and_even(void **state)
 {
@@ -111,7 +111,7 @@ static void random_sets_are_nested_and_even(void **state)
     ek_toy_close(&t);
 }
 
-/* OR1: with the group's mean, no set of equal size holds more of the future's group-mean mass. */
+/* With the group's mean, no set of equal size holds more of the future's group-mean mass. */
 static void oracle_keeps_most_mass(void **state)
 {
     enum { N = 40, B = 11, G = 2 };
