@@ -1,12 +1,11 @@
 /* infer/cmd_generate.c - stream text under a policy, say what was kept. */
 #include "commands.h"
 #include "core/progress.h"
+#include "infer/grid.h"
 #include "infer/sample.h"
 #include "infer/save_plan.h"
 #include "infer/template.h"
 #include "infer/utf8.h"
-#include "infer/vector.h"
-#include "infer/weights.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -334,7 +333,7 @@ static ek_code open_policy(session *s, const options *o, ek_err *err)
 {
     ek_policy *p = &s->policy;
     const ek_scorer_class *signal;
-    const char *weights = o->weights;
+    ek_method_set set;
 
     EK_TRY(read_spec(o->policy, &s->set, err));
     EK_TRY(ek_method_open(&p->method, &s->set, err));
@@ -349,36 +348,18 @@ static ek_code open_policy(session *s, const options *o, ek_err *err)
                        p->method.name);
     if (!o->keep && !o->entries && p->method.when.prefill_end + p->method.when.first_step > 0)
         return EK_FAIL(err, EK_EASKED, "--policy: %s needs --keep or --entries", p->method.name);
-    if (!weights)
-        weights = s->set.weights;
-    if (signal->learner && !weights)
+    set = s->set;
+    if (o->weights)
+        set.weights = (char *)o->weights; /* read only; s->set owns what is its own */
+    if (signal->learner && !set.weights)
         return EK_FAIL(err, EK_EASKED,
                        "--policy: %s is learned: --weights DIR of a trained scorer is needed",
                        p->method.name);
-    if (weights && !signal->learner)
+    if (set.weights && !signal->learner)
         return EK_FAIL(err, EK_EASKED, "--weights: %s is not learned and takes none",
                        p->method.name);
-    if (weights) {
-        const ek_weights_need need = {.method = p->method.name,
-                                      .dims = ek_model_dims(s->model),
-                                      .model_hash = ek_model_hash(s->model),
-                                      .tokenizer_hash = ek_tokenizer_hash(s->tok),
-                                      .recent = s->set.recent};
-
-        EK_TRY(ek_weights_open(&s->weights, weights, &need, s->dev, err));
-        ek_weights_apply(s->weights, &p->method);
-    } else {
-        s->scorer = (ek_scorer){.cls = signal,
-                                .dev = s->dev,
-                                .dims = *ek_model_dims(s->model),
-                                .set = {.seed = s->set.seed}};
-        p->method.measure.scorer = &s->scorer;
-    }
-    return ek_vector_open(&s->maps, &p->method, &s->set, p->decode,
-                          &(ek_maps_need){.dims = ek_model_dims(s->model),
-                                          .model_hash = ek_model_hash(s->model),
-                                          .tokenizer_hash = ek_tokenizer_hash(s->tok)},
-                          err);
+    return ek_grid_method(&p->method, &s->scorer, &s->weights, &s->maps, &set, p->decode, set.seed,
+                          s->model, ek_tokenizer_hash(s->tok), s->dev, err);
 }
 
 /* ---- the run ---- */
