@@ -41,7 +41,8 @@ void *ek_device_alloc(ek_device *dev, size_t bytes);
 void ek_device_free(ek_device *dev, void *p);
 
 /* The workspace, at least bytes long, 64-byte aligned, contents undefined; valid until the next op
- * or call.  For ops only. */
+ * or call.  For ops, and for scorers while they call no op that takes it (gemm, silu, exp_sum and
+ * unrope do not).  Running out of memory here ends the program. */
 void *ek_device_work(ek_device *dev, size_t bytes);
 
 /* A packed weight matrix of n outputs and k inputs, zero until packed. */

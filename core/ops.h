@@ -82,8 +82,9 @@ typedef struct ek_mapped_row {
  *   p_g(i,j)       = exp(scale * q_i,g . k_j - lse_g(i))       (+ the entry's bias inside exp)
  *   sum[s][e][g]  += sum over queries i in [first_i[e], last_i[e]] of weight[s][i] * p_g(i, e)
  * Query i (0 .. n_q-1) stands at position q_pos + i.  It may look at an entry e only if
- *     pos[e] + delay <= q_pos + i    and, with horizon >= 0,   q_pos + i <= pos[e] + delay +
- * horizon (delay 0 is plain causal attention; delay w starts when the key leaves a window of w).
+ *     pos[e] + delay <= q_pos + i    and, with horizon >= 0,
+ *     q_pos + i <= pos[e] + delay + horizon
+ * (delay 0 is plain causal attention; delay w starts when the key leaves a window of w).
  * Runs of queries whose weights are all 0 in every set are skipped. */
 typedef struct ek_colsum {
     ek_view view;

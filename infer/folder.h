@@ -25,8 +25,7 @@ typedef struct ek_folder {
 ek_code ek_folder_open(ek_folder *f, const char *dir, const char *format, ek_err *err);
 void ek_folder_close(ek_folder *f); /* of a zeroed one too */
 
-/* Members of config.json: an integer of lo .. hi, a string (borrowed;
- * NULL after a failure), */
+/* Members of config.json: an integer of lo .. hi, a string (borrowed; NULL after a failure), */
 ek_code ek_folder_int(const ek_folder *f, const char *key, int64_t lo, int64_t hi, int64_t *out,
                       ek_err *err);
 ek_code ek_folder_string(const ek_folder *f, const char *key, const char **out, ek_err *err);

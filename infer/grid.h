@@ -22,10 +22,9 @@ typedef struct ek_cell {
     int method;        /* index into the grid's methods */
     const char *label; /* what tables call the method; borrowed, or the following */
     char own_label[64];
-    char
-        spec[512]; /* canonical text of method, settings and budget: "snapkv:window=32@keep=0.25" */
-    double keep;   /* asked, or NAN */
-    int64_t id;    /* in the database, set by the evaluator */
+    char spec[512]; /* canonical text of all that was set: "snapkv:window=32@keep=0.25" */
+    double keep;    /* asked, or NAN */
+    int64_t id;     /* in the database, set by the evaluator */
 } ek_cell;
 
 typedef struct ek_grid {

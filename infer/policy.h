@@ -64,14 +64,7 @@ int32_t ek_policy_target(const ek_policy *p, int32_t entries);
  * first_plan as above. */
 int ek_policy_watches(const ek_policy *p, int first_plan);
 
-/* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
- * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
- * min(n, quota), protected entries are in, and quotas sum to n_heads * entries per layer or, where
- * all heads share, to n_layers * n_heads * entries over the model.
- * With `rest: vector` 2 a entries of a head count half each, as infer/vector.h says.
- * Equal scores: the younger stays; across heads the lower layer, then the lower head.
- * entries 0 keeps everything.  EK_ENAN as ek_measure_score; EK_EBROKEN if out has no room, or if
- * heads that must share one set hold different positions. */
+/* What planning works in; all zero at first, grown as needed and reused. */
 typedef struct ek_vector_scratch { /* of infer/vector.c */
     float *worth, *error, *square; /* (entries of a layer, or of the model) each */
     int32_t *slot;
@@ -94,6 +87,14 @@ typedef struct ek_policy_scratch {
 } ek_policy_scratch;
 void ek_policy_scratch_close(ek_policy_scratch *s);
 
+/* Plan `entries` per head (protected ones included) over the cache's lane (-1: none).  scratch is
+ * grown as needed and reused.  Guarantees, checked by ek_policy_check: every head has exactly
+ * min(n, quota), protected entries are in, and quotas sum to n_heads * entries per layer or, where
+ * all heads share, to n_layers * n_heads * entries over the model.
+ * With `rest: vector` 2 a entries of a head count half each, as infer/vector.h says.
+ * Equal scores: the younger stays; across heads the lower layer, then the lower head.
+ * entries 0 keeps everything.  EK_ENAN as ek_measure_score; EK_EBROKEN if out has no room, or if
+ * heads that must share one set hold different positions. */
 ek_code ek_policy_plan(const ek_policy *p, const ek_cache *c, int lane, int32_t entries,
                        ek_policy_scratch *scratch, ek_plan *out, ek_err *err);
 /* The scores a plan would rank, (entries of the layer): for --save-plan and diagnostics. */

@@ -6,9 +6,13 @@
  * the 2 a whose value is best rebuilt by the model's map lose it: keys and values together are 2 B
  * vectors, as of B whole entries; positions are a more.  a = 0: the host's own plan.  A method may
  * use a part of a only (`approximate`, rounded down): where much is protected, all others would
- * lose their values. eps_j = || v_j - W x_j - b ||^2      x_j = R_pos^-1 k_j error     least eps
- * first relative  least eps / ||v||^2 weighted  least score eps, for scores that are attention or
- * (learned) its logarithm score     least score, whatever eps: those at the border of eviction
+ * lose their values.
+ *     eps_j = || v_j - W x_j - b ||^2      x_j = R_pos^-1 k_j
+ * `select` says whose value goes first:
+ *     error      least eps
+ *     relative   least eps / ||v||^2
+ *     weighted   least (score eps), for scores that are attention or (learned) its logarithm
+ *     score      least score, whatever eps: those at the border of eviction
  * Equal ones: the older loses its value.  Joint maps need every head's key, so there the heads of a
  * layer keep one set and lose the same values, by the sum of their eps.  Where n heads share a
  * budget, the 2 a n least of them all lose theirs, whatever head they are of. */

@@ -20,6 +20,7 @@ int ek_age_describe(const ek_scorer *s, ek_param *out);
 /* Start values of all layers and heads; log_mass stays 0. */
 void ek_age_init(const ek_scorer *s, ek_real *params);
 
+/* Head h of the view: r, p, dp (n[h]). */
 void ek_age_add(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p);
 void ek_age_back(const ek_scorer *s, const ek_view *in, int h, const ek_real *dp, ek_real *dparams);
 ek_real ek_age_log_gamma(const ek_scorer *s, int layer, int h);

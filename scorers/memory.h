@@ -53,7 +53,7 @@ typedef struct ek_memory_chunk {
     ek_real *o, *den; /* (n_q, dv), (n_q) what was read; the denominator before its floor */
 } ek_memory_chunk;
 
-/* Take the chunk into `from`, giving `to` (may be the same), and read.  work: CHUNK * d numbers. */
+/* Take the chunk into `from`, giving `to` (may be the same), and read.  work: n * d numbers. */
 void ek_memory_forward(const ek_memory_chunk *c, const ek_real *from, ek_real *to, ek_real *work);
 
 typedef struct ek_memory_grad { /* of the loss, to the chunk's ... */

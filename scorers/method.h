@@ -77,6 +77,7 @@ typedef struct ek_when {
 /* What becomes of the rest, or of a part of it: gone, or (VECTOR, infer/vector.h) keys stay and
  * values are rebuilt by maps. */
 typedef enum ek_rest { EK_REST_DROP, EK_REST_VECTOR } ek_rest;
+/* Whose value goes first (infer/vector.h). */
 typedef enum ek_lose { EK_LOSE_ERROR, EK_LOSE_RELATIVE, EK_LOSE_WEIGHTED, EK_LOSE_SCORE } ek_lose;
 
 typedef struct ek_method {
@@ -90,8 +91,8 @@ typedef struct ek_method {
     ek_rest rest;
     ek_lose select; /* whose values go first, by `rest: vector` */
     double spare;   /* 0 .. 1: part of those that could go and do not */
-    const struct ek_maps
-        *maps; /* borrowed; NULL until a run opens those that `rest: vector` needs */
+    /* borrowed; NULL until a run opens those that `rest: vector` needs */
+    const struct ek_maps *maps;
 } ek_method;
 
 /* All of them, in the order of list.h, NULL at the end. */
