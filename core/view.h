@@ -24,13 +24,15 @@ static inline int ek_dtype_size(ek_dtype t)
     return t == EK_F32 ? 4 : 2;
 }
 
-/* Forms an entry's key and value can have.  Only exact ones exist so far; plans, caches and kernels
- * carry the form so that the others are additions, not changes. */
+/* Forms an entry's key and value can have.  A view's are all exact so far (form is NULL); entries
+ * that have lost their value are a view of their own, without v (ek_mapped_row in core/ops.h). */
 typedef enum ek_key_form { EK_KEY_EXACT, EK_KEY_QUANT } ek_key_form;
 typedef enum ek_value_form { EK_VALUE_EXACT, EK_VALUE_MAPPED, EK_VALUE_QUANT } ek_value_form;
 typedef struct ek_form {
     uint8_t key, value; /* one of each of the above */
 } ek_form;
+
+enum { EK_MAX_HEADS = 256 }; /* KV heads of a layer */
 
 /* The frozen model's sizes: what every layer of the program needs to agree on. */
 typedef struct ek_dims {

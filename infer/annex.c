@@ -108,16 +108,14 @@ void ek_annex_view(const ek_cache *c, int layer, ek_view *out)
     const int64_t at = a->layer_at[layer];
     const int list = layer * c->dims.n_heads;
 
-    *out = (ek_view){.layer = layer,
-                     .n_heads = c->dims.n_heads,
-                     .group = c->dims.group,
-                     .head_dim = c->dims.head_dim,
-                     .dtype = c->dtype,
-                     .next_pos = c->next_pos,
-                     .first = a->first + list,
-                     .n = a->n + list,
-                     .pos = a->pos + at,
-                     .k = (const char *)a->k + (size_t)at * vector_bytes(&c->dims, c->dtype)};
+    ek_cache_view(c, layer, -1, out);
+    out->first = a->first + list;
+    out->n = a->n + list;
+    out->pos = a->pos + at;
+    out->form = NULL;
+    out->bias = NULL;
+    out->k = (const char *)a->k + (size_t)at * vector_bytes(&c->dims, c->dtype);
+    out->v = NULL;
 }
 
 int64_t ek_cache_mapped(const ek_cache *c)

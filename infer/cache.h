@@ -78,8 +78,6 @@ typedef struct ek_cache_bytes {
     int64_t block; /* what is really allocated, unused capacity included */
 } ek_cache_bytes;
 
-enum { EK_MAX_HEADS = 256 }; /* KV heads of a layer */
-
 /* All sizes are settled here; nothing is allocated later.  On failure c is as if closed. */
 ek_code ek_cache_open(ek_cache *c, const ek_cache_need *need, ek_device *dev, ek_err *err);
 void ek_cache_close(ek_cache *c); /* also of a zeroed or closed one */
@@ -107,10 +105,9 @@ void ek_cache_rewind(ek_cache *c, int n);
  * `to` (open, with room) is a fork that copies only what is kept, with lane `lane` of `from` as its
  * lane 0 (if `to` has one), its state included, and `from` stays whole.  In place all lanes move
  * along, and states stay what they are.  Entries lose their values in a fork only, of a cache
- * without annex.  EK_EBROKEN if
- * the plan does not fit: other sizes, made for another number of entries, slots out of order, no
- * room, a lane that remembers something else, or a shared lane under lists that differ; then both
- * caches are as before. */
+ * without annex.  EK_EBROKEN if the plan does not fit: other sizes, made for another number of
+ * entries, slots out of order, no room, a lane that remembers something else, or a shared lane
+ * under lists that differ; then both caches are as before. */
 ek_code ek_cache_apply(ek_cache *to, const ek_cache *from, int lane, const ek_plan *plan,
                        ek_err *err);
 

@@ -50,8 +50,3 @@ int64_t ek_plan_kept(const ek_plan *p)
 {
     return p->first[p->n_layers * p->n_heads];
 }
-
-int64_t ek_plan_mapped(const ek_plan *p)
-{
-    return p->mapped_first[p->n_layers * p->n_heads];
-}

@@ -45,7 +45,6 @@ static int32_t held_by(const ek_cache *c, int list)
 static void count_kept(ek_row *r)
 {
     const ek_cache *c = &r->cache;
-    int32_t most = 0;
 
     r->kept_min = INT32_MAX;
     r->kept_max = 0;
@@ -53,9 +52,8 @@ static void count_kept(ek_row *r)
         const int32_t n = held_by(c, i);
 
         r->kept_min = n < r->kept_min ? n : r->kept_min;
-        most = n > most ? n : most;
+        r->kept_max = n > r->kept_max ? n : r->kept_max;
     }
-    r->kept_max = most;
 }
 
 /* Bytes of living entries.  Lanes that a full cache took over from its prompt are of no use to it

@@ -220,7 +220,6 @@ static int32_t find_candidates(const ek_method *m, const ek_view *view, const ek
 
     ek_policy_protected(m, view->n[h], pool->entries, &sinks, &recent);
     memset(mask, 1, (size_t)view->n[h]);
-    memset(s->worth + pool->own[i], 0, (size_t)view->n[h] * sizeof *s->worth);
     for (int32_t j = sinks; j < view->n[h] - recent; j++)
         if (in_pool[j] && pos[j] != 0) {
             mask[j] = 0;

@@ -1,12 +1,13 @@
 /* scorers/carried.c - see carried.h. */
 #include "scorers/carried.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 /* Queries folded by one pass over the keys; entries a thread takes at a time; floats of carry below
- * which waking threads costs more than the step; heads of a layer, at most. */
-enum { QUERIES = 512, TILE = 256, WORTH_THREADS = 8192, HEADS = 256 };
+ * which waking threads costs more than the step. */
+enum { QUERIES = 512, TILE = 256, WORTH_THREADS = 8192 };
 enum { SUM, SLOW, FAST, LAST, SETS }; /* weightings of one pass */
 
 static const double rate_slow = .99, rate_fast = .97;
@@ -96,10 +97,11 @@ static void take_sums(int group, const float keep[SETS], const float *const sum[
 
 /* The entries that some query of the block sees among its first EK_CARRIED_BIRTH: a tail of each
  * list.  room: first and n of the heads. */
-static void narrow(ek_colsum *block, int32_t room[2][HEADS])
+static void narrow(ek_colsum *block, int32_t room[2][EK_MAX_HEADS])
 {
     const ek_view *v = &block->view;
 
+    assert(v->n_heads <= EK_MAX_HEADS);
     for (int h = 0; h < v->n_heads; h++) {
         int32_t from = 0, to = v->n[h];
 
@@ -122,7 +124,7 @@ static void fold_birth(ek_device *dev, ek_colsum *block, float scale, float *car
 {
     const int group = block->view.group, floats = ek_carried_floats(EK_CARRIED_FULL, group);
     float *sum[1] = {scratch};
-    int32_t room[2][HEADS];
+    int32_t room[2][EK_MAX_HEADS];
 
     narrow(block, room);
     block->n_sets = 1;

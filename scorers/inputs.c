@@ -11,7 +11,7 @@
 int ek_inputs_n(const ek_scorer *s)
 {
     return 2 * s->dims.head_dim + (s->set.age == EK_AGE_INPUT) +
-           (s->set.carried != EK_CARRIED_NONE ? ek_carried_features(s->set.carried) : 0);
+           ek_carried_features(s->set.carried);
 }
 
 int ek_inputs_describe(const ek_scorer *s, ek_param *out)

@@ -88,8 +88,6 @@ static ek_code score(const ek_scorer *s, const ek_view *in, float *out, ek_err *
         return EK_FAIL(err, EK_EASKED,
                        "linear: the scorer has no parameters: name trained weights");
     ek_real *x = ek_device_work(s->dev, room * sizeof *x), *r = x + room - TILE;
-    if (x == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "linear: %zu bytes of workspace", room * sizeof *x);
     for (int h = 0; h < in->n_heads; h++)
         for (int i = 0; i < in->n[h]; i += TILE) {
             const int rows = in->n[h] - i < TILE ? in->n[h] - i : TILE;

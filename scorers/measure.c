@@ -8,7 +8,7 @@
 #include <omp.h>
 #include <string.h>
 
-enum { WEIGHTS = 256, HEADS = 256 }; /* queries folded at once; KV heads of a layer, at most */
+enum { WEIGHTS = 256 }; /* queries folded at once */
 /* Floats that a step touches below which waking threads costs more; entries taken at a time. */
 enum { WORTH_THREADS = 8192, TILE = 512 };
 
@@ -135,11 +135,11 @@ static void score_new(const ek_measure *m, ek_device *dev, const ek_view *view, 
 {
     const ek_scorer plain = {.cls = m->signal, .dev = dev};
     const ek_scorer *s = m->scorer != NULL ? m->scorer : &plain;
-    int32_t first[HEADS], n[HEADS];
+    int32_t first[EK_MAX_HEADS], n[EK_MAX_HEADS];
     ek_view in = *view;
     ek_err err;
 
-    assert(view->n_heads <= HEADS);
+    assert(view->n_heads <= EK_MAX_HEADS);
     for (int h = 0; h < view->n_heads; h++) {
         n[h] = n_new < view->n[h] ? n_new : view->n[h];
         first[h] = view->first[h] + view->n[h] - n[h];
@@ -161,13 +161,8 @@ static void advance(const ek_measure *m, ek_device *dev, const ek_view *view, in
     const size_t n_state = ek_measure_n_state(m);
     const size_t room = (l->advance_work(m->scorer, n_new) + 15) / 16 * 16;
     const int threads = dev->threads > 0 ? dev->threads : 1;
-    float *work = ek_device_work(dev, (size_t)threads * room * sizeof *work + 1);
+    float *work = ek_device_work(dev, (size_t)threads * room * sizeof *work);
 
-    for (int h = 0; work == NULL && h < view->n_heads; h++)
-        for (int32_t j = 0; j < view->n[h]; j++)
-            mem->carry[view->first[h] + j] = NAN; /* out of memory: the next plan says so */
-    if (work == NULL)
-        return;
 #pragma omp parallel for num_threads(threads) \
     schedule(static) if ((size_t)n_new * n_state * (size_t)view->n_heads > WORTH_THREADS / 2)
     for (int h = 0; h < view->n_heads; h++) {

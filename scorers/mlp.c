@@ -174,9 +174,6 @@ static ek_code score(const ek_scorer *s, const ek_view *in, float *out, ek_err *
     for (int h = 0; h < in->n_heads; h++)
         most = in->n[h] > most ? in->n[h] : most;
     ek_real *work = ek_device_work(s->dev, (size_t)threads * room * sizeof *work);
-    if (work == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "mlp: %zu bytes of workspace",
-                       (size_t)threads * room * sizeof *work);
     const int tiles = (most + TILE - 1) / TILE;
 
 /* The newest entry of each head alone is not worth waking threads. */
