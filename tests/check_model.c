@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/rng.h"
+#include "tests/check_folder.h"
 
 #include <omp.h>
 #include <setjmp.h>
@@ -12,12 +13,6 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
-
 static void open_model(ek_check_model *out, const char *path, ek_dtype storage, int threads)
 {
     ek_err err;
@@ -25,8 +20,8 @@ static void open_model(ek_check_model *out, const char *path, ek_dtype storage, 
     out->threads_before = omp_get_max_threads();
     if (threads > 0)
         omp_set_num_threads(threads);
-    must(ek_device_open(&out->dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
-    must(ek_model_open(&out->model, path, out->dev, storage, &err), &err);
+    ek_check_ok(ek_device_open(&out->dev, "cpu", getenv("EVICTKIT_ISA"), &err), &err);
+    ek_check_ok(ek_model_open(&out->model, path, out->dev, storage, &err), &err);
     out->dims = ek_model_dims(out->model);
 }
 
@@ -44,7 +39,7 @@ void ek_check_model_open(ek_check_model *out, const ek_tiny *tiny, ek_dtype stor
     snprintf(out->folder, sizeof out->folder, "/tmp/evictkit-model-XXXXXX");
     assert_non_null(mkdtemp(out->folder));
     snprintf(out->path, sizeof out->path, "%s/tiny.gguf", out->folder);
-    must(ek_tiny_model(out->path, tiny, &err), &err);
+    ek_check_ok(ek_tiny_model(out->path, tiny, &err), &err);
     open_model(out, out->path, storage, threads);
 }
 
@@ -69,7 +64,7 @@ void ek_check_cache_open(ek_cache *out, const ek_check_model *m, int cap,
                                 .measures = measures};
     ek_err err;
 
-    must(ek_cache_open(out, &need, m->dev, &err), &err);
+    ek_check_ok(ek_cache_open(out, &need, m->dev, &err), &err);
 }
 
 void ek_check_tokens(int32_t *out, int n, int n_vocab, uint64_t seed)

@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "infer/tokenizer.h"
 #include "scorers/carried.h"
+#include "tests/check_folder.h"
 #include "tests/check_model.h"
 #include "train/collect.h"
 
@@ -21,12 +22,6 @@ enum { LENGTH = 320, CUT = 130, CUTS = 3, HORIZON = 40, SINKS = 2, RECENT = 16, 
 
 static ek_check_model check;
 static ek_tokenizer *tok;
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
 
 typedef struct source { /* data and what collects from it */
     ek_data *data;
@@ -52,7 +47,7 @@ static void open_source(source *s, const ek_data_set *set, int carried, int answ
 {
     ek_err err;
 
-    must(ek_data_open(&s->data, set, 1, ek_model_gguf(check.model), tok, &err), &err);
+    ek_check_ok(ek_data_open(&s->data, set, 1, ek_model_gguf(check.model), tok, &err), &err);
     const ek_collect_need need = {.model = check.model,
                                   .dev = check.dev,
                                   .data = s->data,
@@ -63,7 +58,7 @@ static void open_source(source *s, const ek_data_set *set, int carried, int answ
                                   .carried = carried,
                                   .seed = 1,
                                   .answers = answers};
-    must(ek_collect_open(&s->collect, &need, &err), &err);
+    ek_check_ok(ek_collect_open(&s->collect, &need, &err), &err);
 }
 
 static void close_source(source *s)
@@ -77,8 +72,8 @@ static ek_example made(source *s, int64_t i)
     ek_example r = {0};
     ek_err err;
 
-    must(ek_collect_example(&s->collect, i, &r, &err), &err);
-    must(ek_example_check(&r, &err), &err);
+    ek_check_ok(ek_collect_example(&s->collect, i, &r, &err), &err);
+    ek_check_ok(ek_example_check(&r, &err), &err);
     assert_true(r.head->bytes <= ek_collect_bytes(&s->collect.need));
     return r;
 }
@@ -129,14 +124,14 @@ static void read_map(map *m, source *s, int64_t i)
     ek_err err;
     const ek_tap tap = {.layer = look, .ctx = m};
 
-    must(ek_data_sequence(s->data, i, &seq, &err), &err);
+    ek_check_ok(ek_data_sequence(s->data, i, &seq, &err), &err);
     *m = (map){.n = seq.n, .x_n = check.dims->n_heads * check.dims->group};
     m->p = calloc((size_t)check.dims->n_layers * (size_t)m->x_n * (size_t)m->n * (size_t)m->n,
                   sizeof *m->p);
     assert_non_null(m->p);
     ek_check_cache_open(&cache, &check, seq.n, NULL, 0);
     const ek_feed feed = {.cache = &cache, .tok = seq.tok, .n = seq.n};
-    must(ek_model_step(check.model, &feed, 1, &tap, &err), &err);
+    ek_check_ok(ek_model_step(check.model, &feed, 1, &tap, &err), &err);
     ek_cache_close(&cache);
     ek_sequence_clear(&seq);
 }
@@ -380,8 +375,8 @@ static void test_damage(void **state)
     char *copy = aligned_alloc(64, (size_t)size);
     assert_non_null(copy);
     memcpy(copy, r.head, (size_t)size);
-    must(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), &err);
-    must(ek_example_check(&x, &err), &err);
+    ek_check_ok(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), &err);
+    ek_check_ok(ek_example_check(&x, &err), &err);
     assert_ptr_equal(x.v - (char *)copy, r.v - (char *)(uintptr_t)r.head);
     for (size_t f = 0; f < EK_COUNT(fields); f++)
         for (size_t i = 0; i < EK_COUNT(bad); i++) {
@@ -398,7 +393,7 @@ static void test_damage(void **state)
     memcpy(copy, r.head, sizeof *r.head);
     assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, size - 1, &err), EK_EINPUT);
     assert_int_equal(ek_example_view(&x, check.dims, EK_F32, copy, 100, &err), EK_EINPUT);
-    must(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), &err);
+    ek_check_ok(ek_example_view(&x, check.dims, EK_F32, copy, size, &err), &err);
     float *const numbers[] = {&x.mass[7], &x.carry[9], &x.log_weight[3]};
     for (size_t i = 0; i < EK_COUNT(numbers); i++) {
         const float held = *numbers[i];

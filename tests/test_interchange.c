@@ -8,6 +8,7 @@
 #include "core/safetensors.h"
 #include "infer/weights.h"
 #include "scorers/carried.h"
+#include "tests/check_folder.h"
 #include "train/export.h"
 
 #include <math.h>
@@ -30,12 +31,6 @@ static ek_device *dev;
 static char folder[] = "/tmp/evictkit-interchange-XXXXXX";
 static char python[256]; /* empty: there is none */
 
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
-
 /* What vectors.safetensors holds. */
 typedef struct vectors {
     int n, floats;
@@ -51,7 +46,7 @@ static void read_vectors(const char *dir, vectors *x)
     ek_st *st;
 
     snprintf(path, sizeof path, "%s/vectors.safetensors", dir);
-    must(ek_st_open(&st, path, &err), &err);
+    ek_check_ok(ek_st_open(&st, path, &err), &err);
     const ek_st_tensor *pos = ek_st_find(st, "pos"), *next = ek_st_find(st, "next_pos");
     const ek_st_tensor *carry = ek_st_find(st, "carry");
     assert_true(pos != NULL && pos->type == EK_ST_I32 && pos->dim[0] <= MOST);
@@ -62,13 +57,13 @@ static void read_vectors(const char *dir, vectors *x)
     memcpy(x->pos, pos->data, pos->bytes);
     memcpy(&x->next_pos, next->data, sizeof x->next_pos);
     int64_t shape[4] = {LAYERS, HEADS, x->n, DIM};
-    must(ek_st_read_f32(st, "k", 4, shape, x->k, &err), &err);
-    must(ek_st_read_f32(st, "v", 4, shape, x->v, &err), &err);
-    must(ek_st_read_f32(st, "r", 3, shape, x->r, &err), &err);
-    must(ek_st_read_f32(st, "p", 3, shape, x->p, &err), &err);
+    ek_check_ok(ek_st_read_f32(st, "k", 4, shape, x->k, &err), &err);
+    ek_check_ok(ek_st_read_f32(st, "v", 4, shape, x->v, &err), &err);
+    ek_check_ok(ek_st_read_f32(st, "r", 3, shape, x->r, &err), &err);
+    ek_check_ok(ek_st_read_f32(st, "p", 3, shape, x->p, &err), &err);
     shape[3] = x->floats;
     if (carry != NULL)
-        must(ek_st_read_f32(st, "carry", 4, shape, x->carry, &err), &err);
+        ek_check_ok(ek_st_read_f32(st, "carry", 4, shape, x->carry, &err), &err);
     ek_st_close(st);
 }
 
@@ -104,7 +99,7 @@ static void write_vectors(const char *dir, const vectors *x)
                                  .data = &x->next_pos,
                                  .bytes = sizeof x->next_pos};
     snprintf(path, sizeof path, "%s/vectors.safetensors", dir);
-    must(ek_st_write(path, t, last + 2, NULL, 0, &err), &err);
+    ek_check_ok(ek_st_write(path, t, last + 2, NULL, 0, &err), &err);
 }
 
 /* r and p of all layers and heads by the program. */
@@ -154,7 +149,7 @@ static double error_of(const char *dir, const char *kind)
     ek_weights *w;
     ek_err err;
 
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err);
     assert_string_equal(ek_weights_scorer(w)->cls->name, kind);
     assert_int_equal(strlen(ek_weights_hash(w)), 32);
     read_vectors(dir, &x);
@@ -229,10 +224,10 @@ static void write_ours(const char *dir, ek_scorer *s, vectors *x)
                                   .loss_last = NAN};
     ek_err err;
 
-    must(ek_scorer_check(s, &err), &err);
+    ek_check_ok(ek_scorer_check(s, &err), &err);
     random_numbers(params, size, 5);
     s->params = params;
-    must(ek_scorer_write(dir, &out, &err), &err);
+    ek_check_ok(ek_scorer_write(dir, &out, &err), &err);
     x->n = MOST;
     x->floats = ek_carried_floats(s->set.carried, GROUP);
     x->next_pos = MOST + 1;

@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/rng.h"
 #include "infer/maps.h"
+#include "tests/check_folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +16,6 @@
 
 #include <cmocka.h>
 
-static char folder[] = "/tmp/evictkit-maps-XXXXXX";
 static const ek_dims dims = {.n_layers = 3, .n_heads = 2, .group = 2, .head_dim = 4};
 static const char model[] = "0123456789abcdef0123456789abcdef";
 static const char tokenizer[] = "fedcba9876543210fedcba9876543210";
@@ -27,28 +27,12 @@ static const ek_maps_origin origin = {.model = model,
                                       .tokens = 990,
                                       .held_out = 10};
 
-static char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int next;
-    char *p = path[next++ % 8];
-
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
-
 static ek_maps filled(int joint)
 {
     ek_maps m;
     ek_err err;
 
-    must(ek_maps_make(&m, &dims, joint, &err), &err);
+    ek_check_ok(ek_maps_make(&m, &dims, joint, &err), &err);
     for (int i = 0; i < m.n * m.width * m.width; i++)
         m.w[i] = (float)ek_rng_normal(1, 1, (uint64_t)i);
     for (int i = 0; i < m.n * m.width; i++)
@@ -63,14 +47,14 @@ static void test_round_trip(void **state)
 {
     (void)state;
     for (int joint = 0; joint < 2; joint++) {
-        char *dir = in_folder(joint ? "layer" : "head");
+        char *dir = ek_check_in_folder(joint ? "layer" : "head");
         ek_maps m = filled(joint), back;
         ek_err err;
 
         assert_int_equal(m.width, joint ? 8 : 4);
         assert_int_equal(m.n, joint ? 3 : 6);
-        must(ek_maps_write(dir, &m, &origin, &err), &err);
-        must(ek_maps_open(&back, dir, &need, &err), &err);
+        ek_check_ok(ek_maps_write(dir, &m, &origin, &err), &err);
+        ek_check_ok(ek_maps_open(&back, dir, &need, &err), &err);
         assert_int_equal(back.joint, joint);
         assert_int_equal(back.width, m.width);
         assert_int_equal(back.n, m.n);
@@ -95,16 +79,16 @@ static void test_not_finite(void **state)
 
     (void)state;
     m.w[2 * 2 * 16 + 21] = NAN;
-    assert_int_equal(ek_maps_write(in_folder("nan"), &m, &origin, &err), EK_ENAN);
+    assert_int_equal(ek_maps_write(ek_check_in_folder("nan"), &m, &origin, &err), EK_ENAN);
     assert_non_null(strstr(err.msg, "map.weight, layer 2, number 21"));
-    assert_false(ek_file_exists(in_folder("nan/model.safetensors")));
+    assert_false(ek_file_exists(ek_check_in_folder("nan/model.safetensors")));
     ek_maps_close(&m);
 }
 
 /* Made for something else: asked wrongly, said in a sentence. */
 static void test_other(void **state)
 {
-    const char *dir = in_folder("head");
+    const char *dir = ek_check_in_folder("head");
     ek_maps_need other = need;
     ek_dims wide = dims;
     ek_maps m;
@@ -123,8 +107,8 @@ static void test_other(void **state)
     wide.head_dim = 8;
     assert_int_equal(ek_maps_open(&m, dir, &other, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "dims.head_dim: found 4, the model has 8"));
-    assert_int_equal(ek_maps_open(&m, in_folder("nowhere"), &need, &err), EK_EASKED);
-    must(ek_maps_open(&m, dir, &need, &err), &err); /* asked rightly, it is taken */
+    assert_int_equal(ek_maps_open(&m, ek_check_in_folder("nowhere"), &need, &err), EK_EASKED);
+    ek_check_ok(ek_maps_open(&m, dir, &need, &err), &err); /* asked rightly, it is taken */
     ek_maps_close(&m);
 }
 
@@ -136,8 +120,10 @@ static void write_both(const char *text, const uint8_t *bytes, size_t size)
 
     ek_hash128(hash, bytes, size);
     memcpy(at + strlen("\"weights\": \""), hash, 32);
-    must(ek_file_write(in_folder("bent/config.json"), copy, strlen(copy), &err), &err);
-    must(ek_file_write(in_folder("bent/model.safetensors"), bytes, size, &err), &err);
+    ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), copy, strlen(copy), &err),
+                &err);
+    ek_check_ok(ek_file_write(ek_check_in_folder("bent/model.safetensors"), bytes, size, &err),
+                &err);
     free(copy);
 }
 
@@ -145,7 +131,7 @@ static void refused(const char *what, const char *says)
 {
     ek_maps m;
     ek_err err;
-    const ek_code code = ek_maps_open(&m, in_folder("bent"), &need, &err);
+    const ek_code code = ek_maps_open(&m, ek_check_in_folder("bent"), &need, &err);
 
     if (code != EK_EINPUT && code != EK_EASKED)
         fail_msg("%s was not refused", what);
@@ -174,13 +160,15 @@ static void test_damaged(void **state)
     ek_err err;
 
     (void)state;
-    must(ek_make_folder(in_folder("bent"), &err), &err);
-    must(ek_map_open(&json, in_folder("head/config.json"), &err), &err);
-    must(ek_map_open(&params, in_folder("head/model.safetensors"), &err), &err);
+    ek_check_ok(ek_make_folder(ek_check_in_folder("bent"), &err), &err);
+    ek_check_ok(ek_map_open(&json, ek_check_in_folder("head/config.json"), &err), &err);
+    ek_check_ok(ek_map_open(&params, ek_check_in_folder("head/model.safetensors"), &err), &err);
     char *text = strndup((const char *)json.data, json.size);
     uint8_t *bytes = malloc(params.size);
     memcpy(bytes, params.data, params.size);
-    must(ek_file_write(in_folder("bent/model.safetensors"), bytes, params.size, &err), &err);
+    ek_check_ok(
+        ek_file_write(ek_check_in_folder("bent/model.safetensors"), bytes, params.size, &err),
+        &err);
     for (size_t i = 0; i < EK_COUNT(edits); i++) {
         char *at = strstr(text, edits[i][0]), *bent = malloc(json.size + 200);
 
@@ -189,17 +177,19 @@ static void test_damaged(void **state)
         assert_non_null(at);
         snprintf(bent, json.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
                  at + strlen(edits[i][0]));
-        must(ek_file_write(in_folder("bent/config.json"), bent, strlen(bent), &err), &err);
+        ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), bent, strlen(bent), &err),
+                    &err);
         refused(edits[i][1], NULL);
         free(bent);
     }
     write_both(text, bytes, params.size); /* undamaged, it is taken */
-    must(ek_maps_open(&m, in_folder("bent"), &need, &err), &err);
+    ek_check_ok(ek_maps_open(&m, ek_check_in_folder("bent"), &need, &err), &err);
     ek_maps_close(&m);
     char *bare = strdup(text), *said = strstr(bare, "\"weights\"");
     memcpy(said, "\"wrights\"", 9); /* nor is the hash asked for: maps may come from elsewhere */
-    must(ek_file_write(in_folder("bent/config.json"), bare, strlen(bare), &err), &err);
-    must(ek_maps_open(&m, in_folder("bent"), &need, &err), &err);
+    ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), bare, strlen(bare), &err),
+                &err);
+    ek_check_ok(ek_maps_open(&m, ek_check_in_folder("bent"), &need, &err), &err);
     assert_memory_equal(m.hash, said + strlen("\"weights\": \""), 32);
     ek_maps_close(&m);
     free(bare);
@@ -224,11 +214,13 @@ static void test_damaged(void **state)
     memcpy(bytes, params.data, params.size);
     write_both(text, bytes, params.size / 2);
     refused("half a file", NULL);
-    must(ek_file_write(in_folder("bent/config.json"), text, json.size, &err), &err);
+    ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), text, json.size, &err), &err);
     bytes[params.size - 20] ^= 1;
-    must(ek_file_write(in_folder("bent/model.safetensors"), bytes, params.size, &err), &err);
+    ek_check_ok(
+        ek_file_write(ek_check_in_folder("bent/model.safetensors"), bytes, params.size, &err),
+        &err);
     refused("parameters of another fit", "not of one training");
-    must(ek_file_write(in_folder("bent/config.json"), "", 0, &err), &err);
+    ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), "", 0, &err), &err);
     refused("an empty config.json", NULL);
     free(bytes);
     free(text);
@@ -241,11 +233,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_other), cmocka_unit_test(test_damaged)};
-    char command[160];
 
-    if (mkdtemp(folder) == NULL)
+    if (ek_check_folder_open("maps") != 0)
         return 77;
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 || failed;
+    return ek_check_folder_close() != 0 || failed;
 }

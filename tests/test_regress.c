@@ -1,6 +1,7 @@
 /* tests/test_regress.c - ridge least squares from sums: planted maps are found, ridge, R2 and the
  * choice of lambda agree with naive forms, sums have the same bits however the rows arrive. */
 #include "core/rng.h"
+#include "tests/check_folder.h"
 #include "train/regress.h"
 
 #include <math.h>
@@ -20,12 +21,6 @@ typedef struct rows { /* of all maps */
     double *x, *v;                              /* (MAPS, n, ld) */
     double w[MAPS][MOST * MOST], b[MAPS][MOST]; /* planted */
 } rows;
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
 
 static double *row_of(const rows *r, double *of, int map, int i)
 {
@@ -78,7 +73,7 @@ static ek_regress summed(const rows *r, int piece, ek_isa isa)
     ek_regress out;
     ek_err err;
 
-    must(ek_regress_open(&out, MAPS, r->width, isa, &err), &err);
+    ek_check_ok(ek_regress_open(&out, MAPS, r->width, isa, &err), &err);
     assert_int_equal(out.ld, r->ld);
     for (int m = 0; m < MAPS; m++)
         for (int t = 0; t < r->n; t += piece)
@@ -111,11 +106,11 @@ static void test_planted(void **state)
 
         for (int m = 0; m < MAPS; m++) {
             assert_int_equal(ek_regress_count(&sums, m), 1500);
-            must(ek_regress_solve(&sums, m, 0, 1, w, b, &err), &err);
+            ek_check_ok(ek_regress_solve(&sums, m, 0, 1, w, b, &err), &err);
             assert_true(apart(w, r.w[m], d * d) < 1e-10);
             assert_true(apart(b, r.b[m], d) < 1e-10);
             assert_true(fabs(1 - ek_regress_r2(&sums, m, w, b, 0, d)) < 1e-12);
-            must(ek_regress_solve(&sums, m, 0, 0, w, b, &err), &err);
+            ek_check_ok(ek_regress_solve(&sums, m, 0, 0, w, b, &err), &err);
             assert_true(apart(w, r.w[m], d * d) > 1e-3);
             for (int o = 0; o < d; o++)
                 assert_true(b[o] == 0);
@@ -211,7 +206,8 @@ static void test_ridge(void **state)
     for (int m = 0; m < MAPS; m++)
         for (int bias = 0; bias < 2; bias++)
             for (int i = 0; i < EK_REGRESS_LAMBDAS; i++) {
-                must(ek_regress_solve(&fit, m, ek_regress_lambdas[i], bias, w, b, &err), &err);
+                ek_check_ok(ek_regress_solve(&fit, m, ek_regress_lambdas[i], bias, w, b, &err),
+                            &err);
                 naive_solve(&r, m, ek_regress_lambdas[i], bias, w2, b2);
                 assert_true(apart(w, w2, d * d) < 1e-10);
                 assert_true(apart(b, b2, d) < 1e-10);
@@ -256,7 +252,7 @@ static void test_lambda(void **state)
                 }
             }
             seen[best]++;
-            must(ek_regress_choose(&fit, &held, m, 1, w, b, &lambda, &err), &err);
+            ek_check_ok(ek_regress_choose(&fit, &held, m, 1, w, b, &lambda, &err), &err);
             assert_true(lambda == ek_regress_lambdas[best]);
             naive_solve(&r, m, lambda, 1, w2, b2);
             assert_true(apart(w, w2, d * d) < 1e-8);
@@ -271,7 +267,7 @@ static void test_lambda(void **state)
     for (size_t i = 0; i < MAPS * 100 * (size_t)flat.ld; i++)
         flat.v[i] = 0.25; /* nothing to explain */
     ek_regress fit = summed(&flat, 100, ek_isa_of_cpu());
-    must(ek_regress_choose(&fit, &fit, 1, 1, w, b, &lambda, &err), &err);
+    ek_check_ok(ek_regress_choose(&fit, &fit, 1, 1, w, b, &lambda, &err), &err);
     assert_true(lambda == ek_regress_lambdas[0]);
     assert_true(fabs(b[3] - 0.25) < 1e-12);
     ek_regress_close(&fit);
@@ -309,7 +305,7 @@ static void test_refused(void **state)
     ek_err err;
 
     (void)state;
-    must(ek_regress_open(&sums, MAPS, 8, EK_ISA_SCALAR, &err), &err);
+    ek_check_ok(ek_regress_open(&sums, MAPS, 8, EK_ISA_SCALAR, &err), &err);
     assert_int_equal(ek_regress_solve(&sums, 0, 1e-3, 1, w, b, &err), EK_ENAN);
     assert_non_null(strstr(err.msg, "no rows"));
     ek_regress_close(&sums);
@@ -318,7 +314,8 @@ static void test_refused(void **state)
     sums = summed(&r, 64, EK_ISA_SCALAR);
     assert_int_equal(ek_regress_solve(&sums, 1, 0, 1, w, b, &err), EK_ENAN);
     assert_non_null(strstr(err.msg, "depend on one another"));
-    must(ek_regress_solve(&sums, 1, 1e-6, 1, w, b, &err), &err); /* ridge makes it solvable */
+    ek_check_ok(ek_regress_solve(&sums, 1, 1e-6, 1, w, b, &err),
+                &err); /* ridge makes it solvable */
     ek_regress_close(&sums);
     row_of(&r, r.v, 2, 7)[1] = NAN;
     sums = summed(&r, 64, EK_ISA_SCALAR);

@@ -4,6 +4,7 @@
 #include "infer/model.h"
 #include "infer/tokenizer.h"
 #include "scorers/carried.h"
+#include "tests/check_folder.h"
 #include "tests/tiny_model.h"
 #include "train/session.h"
 #include "train/trainer.h"
@@ -17,24 +18,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 static ek_device *dev;
-static char folder[] = "/tmp/evictkit-session-XXXXXX";
 static char model[96], other[96];
-
-static char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int next;
-    char *p = path[next++ % 8];
-
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
 
 static ek_train_set settings(char *out)
 {
@@ -75,53 +64,33 @@ static ek_code run(const ek_train_set *s, int resume, int64_t stop_after, ek_err
     return ek_train_run(s, &o, dev, err);
 }
 
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
-
-static void same_weights(const char *a, const char *b, int same)
-{
-    char pa[160], pb[160];
-    ek_map ma, mb;
-    ek_err err;
-
-    snprintf(pa, sizeof pa, "%s/model.safetensors", a);
-    snprintf(pb, sizeof pb, "%s/model.safetensors", b);
-    must(ek_map_open(&ma, pa, &err), &err);
-    must(ek_map_open(&mb, pb, &err), &err);
-    assert_int_equal(ma.size == mb.size && memcmp(ma.data, mb.data, ma.size) == 0, same);
-    ek_map_close(&ma);
-    ek_map_close(&mb);
-}
-
 /* Memory, disk, disk again (mapped) and none: the same weights; another seed: others. */
 static void test_traces(void **state)
 {
-    char *memory = in_folder("memory"), *disk = in_folder("disk"), *none = in_folder("none");
-    char *again = in_folder("again"), *seed = in_folder("seed");
+    char *memory = ek_check_in_folder("memory"), *disk = ek_check_in_folder("disk"),
+         *none = ek_check_in_folder("none");
+    char *again = ek_check_in_folder("again"), *seed = ek_check_in_folder("seed");
     ek_train_set s = settings(memory);
     ek_err err;
 
     (void)state;
-    must(run(&s, 0, 0, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
     s.out = disk;
     s.trace = EK_TRACE_DISK;
-    must(run(&s, 0, 0, &err), &err);
-    same_weights(memory, disk, 1);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(memory, disk, 1);
     s.out = again;
-    s.trace_file = in_folder("disk/records.trace");
-    must(run(&s, 0, 0, &err), &err);
-    same_weights(memory, again, 1);
+    s.trace_file = ek_check_in_folder("disk/records.trace");
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(memory, again, 1);
     s.out = none;
     s.trace = EK_TRACE_NONE;
-    must(run(&s, 0, 0, &err), &err);
-    same_weights(memory, none, 1);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(memory, none, 1);
     s.out = seed;
     s.seed = 2;
-    must(run(&s, 0, 0, &err), &err);
-    same_weights(memory, seed, 0);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(memory, seed, 0);
 }
 
 static void note(void *ctx, const char *line)
@@ -134,7 +103,7 @@ static void note(void *ctx, const char *line)
  * held out, once each. */
 static void test_readings(void **state)
 {
-    ek_train_set s = settings(in_folder("readings"));
+    ek_train_set s = settings(ek_check_in_folder("readings"));
     char line[160] = "";
     const ek_train_options o = {.quiet = 1, .say = note, .ctx = line};
     ek_err err;
@@ -146,10 +115,10 @@ static void test_readings(void **state)
     s.data.horizon = 4;
     s.trace = EK_TRACE_NONE;
     s.steps = 35;
-    must(ek_train_run(&s, &o, dev, &err), &err);
+    ek_check_ok(ek_train_run(&s, &o, dev, &err), &err);
     assert_int_equal(strtol(line + 4, NULL, 10), EK_FIT_RECORDS + 70 + 1);
     /* More than the disk has is refused before anything is read. */
-    s.out = in_folder("greedy");
+    s.out = ek_check_in_folder("greedy");
     s.trace = EK_TRACE_DISK;
     s.data.sequences = 1 << 24;
     s.data.entries = 0;
@@ -166,8 +135,9 @@ static void test_readings(void **state)
 /* The trace of another text, target, model is refused by name; a damaged one too. */
 static void test_trace_refused(void **state)
 {
-    ek_train_set s = settings(in_folder("refused"));
-    char *trace = in_folder("disk/records.trace"), *copy = in_folder("damaged.trace");
+    ek_train_set s = settings(ek_check_in_folder("refused"));
+    char *trace = ek_check_in_folder("disk/records.trace"),
+         *copy = ek_check_in_folder("damaged.trace");
     ek_err err;
     ek_map map;
 
@@ -186,7 +156,7 @@ static void test_trace_refused(void **state)
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "another model"));
     s.model = model;
-    must(ek_map_open(&map, trace, &err), &err);
+    ek_check_ok(ek_map_open(&map, trace, &err), &err);
     char *bytes = malloc(map.size);
     memcpy(bytes, map.data, map.size);
     const size_t size = map.size;
@@ -209,69 +179,59 @@ static void test_trace_refused(void **state)
             memset(mine + 4096 + 128, 0xff, 64); /* positions */
         else
             mine[0] = 'X';
-        must(ek_file_write(copy, mine, n, &err), &err);
+        ek_check_ok(ek_file_write(copy, mine, n, &err), &err);
         assert_int_equal(run(&s, 0, 0, &err), EK_EINPUT);
         assert_non_null(strstr(err.msg, "damaged.trace"));
         free(mine);
     }
-    must(ek_file_write(copy, bytes, size, &err), &err); /* whole again, it is taken */
-    must(run(&s, 0, 0, &err), &err);
+    ek_check_ok(ek_file_write(copy, bytes, size, &err), &err); /* whole again, it is taken */
+    ek_check_ok(run(&s, 0, 0, &err), &err);
     free(bytes);
 }
 
 /* Stopped twice and resumed, logged into a database: the same weights as never stopping. */
 static void test_resume(void **state)
 {
-    ek_train_set s = settings(in_folder("stopped"));
+    ek_train_set s = settings(ek_check_in_folder("stopped"));
     ek_err err;
 
     (void)state;
-    s.out = in_folder("stopped-none"); /* records made when asked: the same */
+    s.out = ek_check_in_folder("stopped-none"); /* records made when asked: the same */
     s.trace = EK_TRACE_NONE;
     assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
-    must(run(&s, 1, 0, &err), &err);
-    same_weights(in_folder("memory"), s.out, 1);
-    s.out = in_folder("stopped");
+    ek_check_ok(run(&s, 1, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    s.out = ek_check_in_folder("stopped");
     s.trace = EK_TRACE_MEMORY;
-    s.results = in_folder("resume.db");
+    s.results = ek_check_in_folder("resume.db");
     assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
     assert_non_null(strstr(err.msg, "--resume"));
     assert_int_equal(run(&s, 1, 3, &err), EK_ESTOPPED);
-    must(run(&s, 1, 0, &err), &err);
-    same_weights(in_folder("memory"), s.out, 1);
-    assert_false(ek_file_exists(in_folder("stopped/checkpoint.safetensors")));
-    must(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
+    ek_check_ok(run(&s, 1, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    assert_false(ek_file_exists(ek_check_in_folder("stopped/checkpoint.safetensors")));
+    ek_check_ok(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
 }
 
 /* kill -9 at some moment, resume: the same weights. */
 static void test_kill(void **state)
 {
-    ek_train_set s = settings(in_folder("killed"));
+    ek_train_set s = settings(ek_check_in_folder("killed"));
     ek_err err;
 
     (void)state;
-    s.results = in_folder("kill.db");
-    for (int t = 0; t < 3; t++) {
-        const pid_t child = fork();
-
-        if (child == 0) {
-            setenv("OMP_NUM_THREADS", "1", 1);
-            execl("/proc/self/exe", "test_session", "--child", s.out, s.results, model, NULL);
-            _exit(127);
-        }
-        usleep(60000 + 60000 * (useconds_t)t);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    must(run(&s, 1, 0, &err), &err);
-    same_weights(in_folder("memory"), s.out, 1);
+    s.results = ek_check_in_folder("kill.db");
+    const char *const argv[] = {"test_session", "--child", s.out, s.results, model, NULL};
+    ek_check_kill(argv, 3, 60000);
+    ek_check_ok(run(&s, 1, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
 }
 
 /* Retrieval text and the pair loss over whole sequences. */
 static void test_whole(void **state)
 {
-    ek_train_set s = settings(in_folder("whole"));
+    ek_train_set s = settings(ek_check_in_folder("whole"));
     ek_err err;
 
     (void)state;
@@ -280,25 +240,25 @@ static void test_whole(void **state)
     s.loss.kind = EK_LOSS_PAIR;
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED); /* needs whole sequences */
     s.data.cut = 0;
-    must(run(&s, 0, 0, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
     s.keep = 300;
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
 }
 
 static void test_retrieval(void **state)
 {
-    ek_train_set s = settings(in_folder("retrieval"));
+    ek_train_set s = settings(ek_check_in_folder("retrieval"));
     ek_err err;
 
     (void)state;
     s.data.mix = 0.5;
     s.data.length = 2000;
     s.data.cut = 600;
-    must(run(&s, 0, 0, &err), &err);
-    s.out = in_folder("retrieval-none");
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    s.out = ek_check_in_folder("retrieval-none");
     s.trace = EK_TRACE_NONE; /* read again, without a look at the answers: the same bits */
-    must(run(&s, 0, 0, &err), &err);
-    same_weights(in_folder("retrieval"), s.out, 1);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("retrieval"), s.out, 1);
 }
 
 /* Every scorer, with carried columns or, if it has a memory, over whole records: streamed as from a
@@ -309,23 +269,23 @@ static void test_scorers(void **state)
 
     (void)state;
     for (int kind = 0; ek_learned[kind] != NULL; kind++) {
-        ek_train_set s = settings(in_folder("scorer-disk"));
+        ek_train_set s = settings(ek_check_in_folder("scorer-disk"));
         const int remembers = ek_learned[kind]->learner->n_state != NULL;
 
         s.scorer.kind = kind;
         s.scorer.age = remembers ? EK_AGE_EXP : EK_AGE_INPUT;
         s.scorer.carried = remembers ? EK_CARRIED_NONE : EK_CARRIED_FULL;
         s.trace = EK_TRACE_DISK;
-        must(run(&s, 0, 0, &err), &err);
-        assert_int_equal(unlink(in_folder("scorer-disk/records.trace")), 0);
-        s.out = in_folder("scorer-none");
+        ek_check_ok(run(&s, 0, 0, &err), &err);
+        assert_int_equal(unlink(ek_check_in_folder("scorer-disk/records.trace")), 0);
+        s.out = ek_check_in_folder("scorer-none");
         s.trace = EK_TRACE_NONE;
-        must(run(&s, 0, 0, &err), &err);
-        same_weights(in_folder("scorer-disk"), s.out, 1);
+        ek_check_ok(run(&s, 0, 0, &err), &err);
+        ek_check_same_weights(ek_check_in_folder("scorer-disk"), s.out, 1);
         s.scorer.carried = remembers ? EK_CARRIED_NONE : EK_CARRIED_EMA; /* negative control */
         s.scorer.age = EK_AGE_NONE;
-        must(run(&s, 0, 0, &err), &err);
-        same_weights(in_folder("scorer-disk"), s.out, 0);
+        ek_check_ok(run(&s, 0, 0, &err), &err);
+        ek_check_same_weights(ek_check_in_folder("scorer-disk"), s.out, 0);
     }
 }
 
@@ -355,10 +315,10 @@ int main(int argc, char **argv)
     if (argc == 5 && strcmp(argv[1], "--child") == 0)
         return child(argv);
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
-        mkdtemp(folder) == NULL)
+        ek_check_folder_open("session") != 0)
         return 77;
-    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
-    snprintf(other, sizeof other, "%s/other.gguf", folder);
+    snprintf(model, sizeof model, "%s/tiny.gguf", ek_check_folder);
+    snprintf(other, sizeof other, "%s/other.gguf", ek_check_folder);
     if (ek_tiny_model(model, &big, &err) != EK_OK ||
         ek_tiny_model(other, &differs, &err) != EK_OK) {
         fprintf(stderr, "%s\n", err.msg);
@@ -366,7 +326,5 @@ int main(int argc, char **argv)
     }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ek_device_close(dev);
-    char command[160];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 || failed;
+    return ek_check_folder_close() != 0 || failed;
 }

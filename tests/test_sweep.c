@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "infer/model.h"
 #include "results/store.h"
+#include "tests/check_folder.h"
 #include "tests/tiny_model.h"
 #include "train/reading.h"
 #include "train/sweep.h"
@@ -15,30 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 static ek_device *dev;
-static char folder[] = "/tmp/evictkit-sweep-XXXXXX";
 static char model[96], yaml[96];
-
-static char *in_folder(const char *name)
-{
-    static char path[16][160];
-    static int next;
-    char *p = path[next++ % 16];
-
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
 
 /* Cuts, losses over them; two ages, two widths. */
 static const char *const lists[] = {"scorer.age=exp,input", "loss.kind=listwise,regress"};
@@ -64,22 +46,6 @@ static ek_code run(const ek_train_set *set, int n, int resume, int64_t stop_afte
     return ek_train_runs(set, n, &o, dev, err);
 }
 
-static void same_weights(const char *a, const char *b, int same)
-{
-    char pa[200], pb[200];
-    ek_map ma, mb;
-    ek_err err;
-
-    snprintf(pa, sizeof pa, "%s/model.safetensors", a);
-    snprintf(pb, sizeof pb, "%s/model.safetensors", b);
-    must(ek_map_open(&ma, pa, &err), &err);
-    must(ek_map_open(&mb, pb, &err), &err);
-    if ((ma.size == mb.size && memcmp(ma.data, mb.data, ma.size) == 0) != same)
-        fail_msg("%s and %s: %s", pa, pb, same ? "differ" : "are the same");
-    ek_map_close(&ma);
-    ek_map_close(&mb);
-}
-
 static void test_names(void **state)
 {
     static const char *const quoted[] = {"data.texts='c,d',e"};
@@ -96,11 +62,11 @@ static void test_names(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, NULL, 0, lists, 2, &err), &err);
+    ek_check_ok(open_runs(&set, &n, NULL, 0, lists, 2, &err), &err);
     assert_int_equal(n, 4);
-    assert_string_equal(set[0].out, in_folder("out/scorer.age-exp_loss.kind-listwise"));
-    assert_string_equal(set[1].out, in_folder("out/scorer.age-exp_loss.kind-regress"));
-    assert_string_equal(set[3].out, in_folder("out/scorer.age-input_loss.kind-regress"));
+    assert_string_equal(set[0].out, ek_check_in_folder("out/scorer.age-exp_loss.kind-listwise"));
+    assert_string_equal(set[1].out, ek_check_in_folder("out/scorer.age-exp_loss.kind-regress"));
+    assert_string_equal(set[3].out, ek_check_in_folder("out/scorer.age-input_loss.kind-regress"));
     assert_int_equal(set[3].loss.kind, EK_LOSS_REGRESS);
     assert_int_equal(set[3].scorer.age, EK_AGE_INPUT);
     for (int i = 0; i < 4; i++)
@@ -108,7 +74,7 @@ static void test_names(void **state)
             assert_true(ek_reading_shares(&set[i], &set[j]));
     ek_sweep_close(set, n);
     /* Commas within quotes are the value's own. */
-    must(open_runs(&set, &n, NULL, 0, quoted, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, NULL, 0, quoted, 1, &err), &err);
     assert_int_equal(n, 2);
     assert_string_equal(set[0].data.texts, "c,d");
     assert_string_equal(set[1].data.texts, "e");
@@ -151,14 +117,14 @@ static void test_shares(void **state)
 
     (void)state;
     for (size_t i = 0; i < EK_COUNT(row); i++) {
-        must(open_runs(&set, &n, NULL, 0, &row[i].list, 1, &err), &err);
+        ek_check_ok(open_runs(&set, &n, NULL, 0, &row[i].list, 1, &err), &err);
         assert_int_equal(n, 2);
         if (ek_reading_shares(&set[0], &set[1]) != row[i].shares)
             fail_msg("%s: expected %s", row[i].list, row[i].shares ? "one reading" : "two");
         ek_sweep_close(set, n);
     }
     const char *const whole[] = {"data.entries=0"}, *const kinds[] = {"scorer.kind=mlp,recurrent"};
-    must(open_runs(&set, &n, whole, 1, kinds, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, whole, 1, kinds, 1, &err), &err);
     assert_true(ek_reading_shares(&set[0], &set[1])); /* both see every token anyway */
     ek_sweep_close(set, n);
 }
@@ -175,35 +141,35 @@ static void test_read_once(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, sets, 1, lists, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, sets, 1, lists, 1, &err), &err);
     const ek_train_set *const both[] = {&set[0], &set[1]};
-    must(ek_reading_open(&s, both, 2, &o, dev, &err), &err);
+    ek_check_ok(ek_reading_open(&s, both, 2, &o, dev, &err), &err);
     const ek_examples from = ek_reading_examples(&s);
-    must(ek_reading_keep(&s, 2, &err), &err);
-    must(from.get(from.ctx, 0, &a, &err), &err);
+    ek_check_ok(ek_reading_keep(&s, 2, &err), &err);
+    ek_check_ok(from.get(from.ctx, 0, &a, &err), &err);
     const int64_t once = s.collect.tokens;
-    must(from.get(from.ctx, 0, &b, &err), &err);
+    ek_check_ok(from.get(from.ctx, 0, &b, &err), &err);
     assert_ptr_equal(a.k, b.k);
     assert_int_equal(s.collect.tokens, once);
     ek_example_close(&a);
     ek_example_close(&b); /* lent: the next still has it */
-    must(from.get(from.ctx, 1, &c, &err), &err);
+    ek_check_ok(from.get(from.ctx, 1, &c, &err), &err);
     ek_example_close(&c);
     const int64_t both_read = s.collect.tokens;
     assert_true(both_read > once);
-    must(from.get(from.ctx, 0, &a, &err), &err);
-    must(from.get(from.ctx, 1, &a, &err), &err);
+    ek_check_ok(from.get(from.ctx, 0, &a, &err), &err);
+    ek_check_ok(from.get(from.ctx, 1, &a, &err), &err);
     assert_int_equal(s.collect.tokens, both_read);
     ek_reading_next(&s); /* the step is done: asked again, it is read again */
-    must(from.get(from.ctx, 0, &a, &err), &err);
+    ek_check_ok(from.get(from.ctx, 0, &a, &err), &err);
     assert_int_equal(s.collect.tokens, both_read + once);
     ek_example_close(&a);
-    must(from.get(from.ctx, s.n_train, &a, &err), &err);
+    ek_check_ok(from.get(from.ctx, s.n_train, &a, &err), &err);
     const int64_t all = s.collect.tokens;
     for (int i = 0; i < 3; i++) { /* held out: read once for good */
         ek_example_close(&a);
         ek_reading_next(&s);
-        must(from.get(from.ctx, s.n_train, &a, &err), &err);
+        ek_check_ok(from.get(from.ctx, s.n_train, &a, &err), &err);
     }
     assert_int_equal(s.collect.tokens, all);
     ek_example_close(&a);
@@ -221,26 +187,26 @@ static void test_bits(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, traces, 1, lists, 2, &err), &err);
+    ek_check_ok(open_runs(&set, &n, traces, 1, lists, 2, &err), &err);
     for (int i = 0; i < n; i++) { /* in folders of their own, from the same settings */
         ek_train_set one = set[i];
 
-        snprintf(alone[i], sizeof alone[i], "%s/alone%d", folder, i);
+        snprintf(alone[i], sizeof alone[i], "%s/alone%d", ek_check_folder, i);
         one.out = alone[i];
-        must(run(&one, 1, 0, 0, &err), &err);
+        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
     }
     ek_sweep_close(set, n);
     for (size_t t = 0; t < EK_COUNT(traces); t++) {
         char out[200];
         const char *const sets[] = {traces[t], out};
 
-        snprintf(out, sizeof out, "out=%s/%s", folder, traces[t] + 6);
-        must(open_runs(&set, &n, sets, 2, lists, 2, &err), &err);
-        must(run(set, n, 0, 0, &err), &err);
+        snprintf(out, sizeof out, "out=%s/%s", ek_check_folder, traces[t] + 6);
+        ek_check_ok(open_runs(&set, &n, sets, 2, lists, 2, &err), &err);
+        ek_check_ok(run(set, n, 0, 0, &err), &err);
         for (int i = 0; i < n; i++)
-            same_weights(alone[i], set[i].out, 1);
-        same_weights(set[0].out, set[1].out, 0); /* negative control */
-        same_weights(set[0].out, set[2].out, 0);
+            ek_check_same_weights(alone[i], set[i].out, 1);
+        ek_check_same_weights(set[0].out, set[1].out, 0); /* negative control */
+        ek_check_same_weights(set[0].out, set[2].out, 0);
         ek_sweep_close(set, n);
     }
 }
@@ -255,14 +221,14 @@ static void test_carried(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, sets, 2, list, 1, &err), &err);
-    must(run(set, n, 0, 0, &err), &err);
+    ek_check_ok(open_runs(&set, &n, sets, 2, list, 1, &err), &err);
+    ek_check_ok(run(set, n, 0, 0, &err), &err);
     for (int i = 0; i < n; i++) {
         ek_train_set one = set[i];
 
-        one.out = in_folder(i == 0 ? "without" : "with");
-        must(run(&one, 1, 0, 0, &err), &err);
-        same_weights(one.out, set[i].out, 1);
+        one.out = ek_check_in_folder(i == 0 ? "without" : "with");
+        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
+        ek_check_same_weights(one.out, set[i].out, 1);
     }
     ek_sweep_close(set, n);
 }
@@ -280,8 +246,8 @@ static double number(const char *db, const char *sql)
     ek_err err;
     double x = -1;
 
-    must(ek_store_open(&s, db, EK_STORE_READ, &err), &err);
-    must(ek_store_query(s, sql, NULL, 0, first_number, &x, &err), &err);
+    ek_check_ok(ek_store_open(&s, db, EK_STORE_READ, &err), &err);
+    ek_check_ok(ek_store_query(s, sql, NULL, 0, first_number, &x, &err), &err);
     ek_store_close(s);
     return x;
 }
@@ -294,30 +260,30 @@ static void same_as_alone(const ek_train_set *set, int n)
     for (int i = 0; i < n; i++) { /* ages exp, input: listwise ones of before */
         char alone[160];
 
-        snprintf(alone, sizeof alone, "%s/alone%d", folder, i % 2 * 2);
-        same_weights(alone, set[i].out, 1);
+        snprintf(alone, sizeof alone, "%s/alone%d", ek_check_folder, i % 2 * 2);
+        ek_check_same_weights(alone, set[i].out, 1);
     }
 }
 
 static void test_resume(void **state)
 {
     char out[200], db[200];
-    const char *const sets[] = {"trace=none", out, db}, *file = in_folder("resume.db");
+    const char *const sets[] = {"trace=none", out, db}, *file = ek_check_in_folder("resume.db");
     ek_train_set *set;
     ek_err err;
     int n;
 
     (void)state;
-    snprintf(out, sizeof out, "out=%s/stopped", folder);
+    snprintf(out, sizeof out, "out=%s/stopped", ek_check_folder);
     snprintf(db, sizeof db, "results=%s", file);
-    must(open_runs(&set, &n, sets, 3, rhythm, 2, &err), &err);
+    ek_check_ok(open_runs(&set, &n, sets, 3, rhythm, 2, &err), &err);
     assert_int_equal(run(set, n, 0, 4, &err), EK_ESTOPPED);
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
     assert_non_null(strstr(err.msg, "--resume"));
     assert_int_equal(run(set, n, 1, 3, &err), EK_ESTOPPED);
-    must(run(set, n, 1, 0, &err), &err);
+    ek_check_ok(run(set, n, 1, 0, &err), &err);
     same_as_alone(set, n);
-    must(run(set, n, 0, 0, &err), &err); /* done before: nothing to do */
+    ek_check_ok(run(set, n, 0, 0, &err), &err); /* done before: nothing to do */
     assert_float_equal(number(file, "SELECT count(*) FROM run WHERE status = 'done'"), 4, 0);
     assert_float_equal(number(file, "SELECT count(*) FROM run"), 4, 0);
     assert_float_equal(number(file, "SELECT min(steps_done) FROM train_run"), 12, 0);
@@ -335,8 +301,8 @@ static ek_code open_killed(ek_train_set **set, int *n, ek_err *err)
     char out[200], db[200];
     const char *const sets[] = {"trace=none", out, db};
 
-    snprintf(out, sizeof out, "out=%s/killed", folder);
-    snprintf(db, sizeof db, "results=%s/kill.db", folder);
+    snprintf(out, sizeof out, "out=%s/killed", ek_check_folder);
+    snprintf(db, sizeof db, "results=%s/kill.db", ek_check_folder);
     return open_runs(set, n, sets, 3, rhythm, 2, err);
 }
 
@@ -348,20 +314,10 @@ static void test_kill(void **state)
     int n;
 
     (void)state;
-    for (int t = 0; t < 4; t++) {
-        const pid_t child = fork();
-
-        if (child == 0) {
-            setenv("OMP_NUM_THREADS", "1", 1);
-            execl("/proc/self/exe", "test_sweep", "--child", folder, NULL);
-            _exit(127);
-        }
-        usleep(100000 + 100000 * (useconds_t)t);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    must(open_killed(&set, &n, &err), &err);
-    must(run(set, n, 1, 0, &err), &err);
+    const char *const argv[] = {"test_sweep", "--child", ek_check_folder, NULL};
+    ek_check_kill(argv, 4, 100000);
+    ek_check_ok(open_killed(&set, &n, &err), &err);
+    ek_check_ok(run(set, n, 1, 0, &err), &err);
     same_as_alone(set, n);
     ek_sweep_close(set, n);
 }
@@ -377,10 +333,10 @@ static void test_one_fails(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, sets, 5, list, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, sets, 5, list, 1, &err), &err);
     assert_int_equal(run(set, n, 0, 0, &err), EK_ENAN);
-    assert_true(ek_file_exists(in_folder("out/optimiser.lr-0.02/model.safetensors")));
-    assert_false(ek_file_exists(in_folder("out/optimiser.lr-10/model.safetensors")));
+    assert_true(ek_file_exists(ek_check_in_folder("out/optimiser.lr-0.02/model.safetensors")));
+    assert_false(ek_file_exists(ek_check_in_folder("out/optimiser.lr-10/model.safetensors")));
     ek_sweep_close(set, n);
 }
 
@@ -394,7 +350,7 @@ static void test_refused(void **state)
     int n;
 
     (void)state;
-    must(open_runs(&set, &n, NULL, 0, list, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, NULL, 0, list, 1, &err), &err);
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "ranks over time"));
     free(set[1].out);
@@ -403,10 +359,10 @@ static void test_refused(void **state)
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "two runs would write"));
     ek_sweep_close(set, n);
-    must(open_runs(&set, &n, whole, 2, list, 1, &err), &err);
+    ek_check_ok(open_runs(&set, &n, whole, 2, list, 1, &err), &err);
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "static priorities"));
-    assert_false(ek_file_exists(in_folder("out/loss.kind-listwise/model.safetensors")));
+    assert_false(ek_file_exists(ek_check_in_folder("out/loss.kind-listwise/model.safetensors")));
     ek_sweep_close(set, n);
 }
 
@@ -439,7 +395,7 @@ static void test_ablations(void **state)
                                 .n_sets = 1,
                                 .list = (const char *const *)word,
                                 .n_lists = n_words};
-        must(ek_sweep_open(&set, &n, &sweep, &err), &err);
+        ek_check_ok(ek_sweep_open(&set, &n, &sweep, &err), &err);
         assert_true(n >= 3);
         const int together = strcmp(name[i], "mix") != 0 && strcmp(name[i], "target") != 0 &&
                              strcmp(name[i], "horizon") != 0;
@@ -484,15 +440,15 @@ int main(int argc, char **argv)
     ek_err err;
 
     if (argc == 3 && strcmp(argv[1], "--child") == 0) {
-        snprintf(folder, sizeof folder, "%s", argv[2]);
-        snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+        snprintf(ek_check_folder, sizeof ek_check_folder, "%s", argv[2]);
+        snprintf(yaml, sizeof yaml, "%s/run.yaml", ek_check_folder);
         return child();
     }
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
-        mkdtemp(folder) == NULL)
+        ek_check_folder_open("sweep") != 0)
         return 77;
-    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
-    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    snprintf(model, sizeof model, "%s/tiny.gguf", ek_check_folder);
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", ek_check_folder);
     const int size =
         snprintf(text, sizeof text,
                  "model: %s\nout: %s/out\nsinks: 2\nrecent: 16\nkeep: 40\n"
@@ -501,7 +457,7 @@ int main(int argc, char **argv)
                  "cut: 160, cuts: 2, horizon: 48, facts: 1, passage: 16, entries: 64}\n"
                  "trace: memory\nsteps: 12\nbatch: 2\noptimiser: {lr: 0.02, warmup: 2}\n"
                  "save_every: 4\nvalid_every: 6\n",
-                 model, folder);
+                 model, ek_check_folder);
     if (ek_tiny_model(model, &big, &err) != EK_OK ||
         ek_file_write(yaml, text, (size_t)size, &err) != EK_OK) {
         fprintf(stderr, "%s\n", err.msg);
@@ -509,7 +465,5 @@ int main(int argc, char **argv)
     }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ek_device_close(dev);
-    char command[160];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 || failed;
+    return ek_check_folder_close() != 0 || failed;
 }

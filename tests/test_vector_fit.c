@@ -8,6 +8,7 @@
 #include "infer/tokenizer.h"
 #include "infer/vector.h"
 #include "results/store.h"
+#include "tests/check_folder.h"
 #include "tests/tiny_model.h"
 #include "train/prose.h"
 #include "train/session.h"
@@ -22,30 +23,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 static ek_device *dev;
-static char folder[] = "/tmp/evictkit-vector-XXXXXX";
 static char model[96];
-
-static char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int next;
-    char *p = path[next++ % 8];
-
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
 
 /* ---- sums of caches ---- */
 
@@ -129,8 +111,8 @@ static void fit_planted(int joint, double base, ek_maps *maps, ek_sums_fit *fit,
     ek_sums sums;
     ek_err err;
 
-    must(ek_cache_open(&c, &need, dev, &err), &err);
-    must(ek_sums_open(&sums, &dims, joint, TOKENS, dev, &err), &err);
+    ek_check_ok(ek_cache_open(&c, &need, dev, &err), &err);
+    ek_check_ok(ek_sums_open(&sums, &dims, joint, TOKENS, dev, &err), &err);
     for (int i = 0; i < 4; i++) {
         fill(&c, p, base, 50 + (uint64_t)i);
         ek_sums_add(&sums, &c, i == 0);
@@ -138,7 +120,7 @@ static void fit_planted(int joint, double base, ek_maps *maps, ek_sums_fit *fit,
     }
     assert_int_equal(ek_regress_count(&sums.held, 0), TOKENS - 1);
     assert_int_equal(ek_regress_count(&sums.fit, joint ? 1 : 3), 3 * (TOKENS - 1));
-    must(ek_sums_solve(&sums, 1, maps, fit, &err), &err);
+    ek_check_ok(ek_sums_solve(&sums, 1, maps, fit, &err), &err);
     ek_sums_close(&sums);
     ek_cache_close(&c);
 }
@@ -187,10 +169,10 @@ static void write_doc(const char *name, const char *word, int paragraphs)
     ek_text t = {0};
     ek_err err;
 
-    snprintf(path, sizeof path, "%s/%s", in_folder("texts"), name);
+    snprintf(path, sizeof path, "%s/%s", ek_check_in_folder("texts"), name);
     for (int i = 0; i < paragraphs; i++)
         ek_text_add(&t, "%s %s %d %s and %s.\n\n", word, word, i, word, word);
-    must(ek_file_write(path, t.data, t.size, &err), &err);
+    ek_check_ok(ek_file_write(path, t.data, t.size, &err), &err);
     ek_text_clear(&t);
 }
 
@@ -199,7 +181,7 @@ static int has_word(ek_tokenizer *tok, const ek_tokens *ids, const char *word)
     ek_text text = {0};
     ek_err err;
 
-    must(ek_tokenizer_decode(tok, ids->id, ids->n, 0, &text, &err), &err);
+    ek_check_ok(ek_tokenizer_decode(tok, ids->id, ids->n, 0, &text, &err), &err);
     const int found = memmem(text.data, text.size, word, strlen(word)) != NULL;
     ek_text_clear(&text);
     return found;
@@ -216,19 +198,19 @@ static void test_held_out(void **state)
     ek_err err;
 
     (void)state;
-    must(ek_make_folder(in_folder("texts"), &err), &err);
+    ek_check_ok(ek_make_folder(ek_check_in_folder("texts"), &err), &err);
     for (int i = 0; i < 5; i++) {
         char name[16];
 
         snprintf(name, sizeof name, "%s.txt", words[i]);
         write_doc(name, words[i], i == 4 ? 3 : 200); /* the last is too short for windows */
     }
-    must(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
-    must(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
-    must(ek_prose_open(&p, in_folder("texts"), 100, 0.3, 1, &err), &err);
+    ek_check_ok(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
+    ek_check_ok(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
+    ek_check_ok(ek_prose_open(&p, ek_check_in_folder("texts"), 100, 0.3, 1, &err), &err);
     for (int g = 0; g < 2; g++)
         for (int i = 0; i < 60; i++) {
-            must(ek_prose_window(&p, (ek_prose_group)g, i, tok, &ids, &err), &err);
+            ek_check_ok(ek_prose_window(&p, (ek_prose_group)g, i, tok, &ids, &err), &err);
             assert_true(ids.n >= 100);
             for (int w = 0; w < 5; w++)
                 seen[g][w] += has_word(tok, &ids, words[w]);
@@ -241,13 +223,13 @@ static void test_held_out(void **state)
     assert_int_equal(held, 2); /* two quarters are the first to make up three tenths */
     ek_prose_close(&p);
     /* One document: its end is held out, and its parts share no byte. */
-    must(ek_prose_open(&p, "datasets/tiny.txt", 100, 0.2, 1, &err), &err);
+    ek_check_ok(ek_prose_open(&p, "datasets/tiny.txt", 100, 0.2, 1, &err), &err);
     const ek_doc *head = &p.group[EK_PROSE_FIT].doc[0], *tail = &p.group[EK_PROSE_HELD].doc[0];
     assert_ptr_equal(head->text + head->size, tail->text);
     assert_int_equal(head->size + tail->size, p.all.doc[0].size);
     assert_int_equal(tail->paragraph[0], 0);
     for (int i = 0; i < 20; i++)
-        must(ek_prose_window(&p, EK_PROSE_HELD, i, tok, &ids, &err), &err);
+        ek_check_ok(ek_prose_window(&p, EK_PROSE_HELD, i, tok, &ids, &err), &err);
     ek_prose_close(&p);
     assert_int_equal(ek_prose_open(&p, "datasets/tiny.txt", 2000, 0.2, 1, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "tiny"));
@@ -282,22 +264,6 @@ static ek_code run(const ek_train_set *s, int resume, int64_t stop_after, ek_err
     return ek_train_run(s, &o, dev, err);
 }
 
-static void same_maps(const char *a, const char *b, int same)
-{
-    char pa[160], pb[160];
-    ek_map ma, mb;
-    ek_err err;
-
-    snprintf(pa, sizeof pa, "%s/model.safetensors", a);
-    snprintf(pb, sizeof pb, "%s/model.safetensors", b);
-    must(ek_map_open(&ma, pa, &err), &err);
-    must(ek_map_open(&mb, pb, &err), &err);
-    assert_int_equal(ma.size, mb.size);
-    assert_int_equal(memcmp(ma.data, mb.data, ma.size) == 0, same);
-    ek_map_close(&ma);
-    ek_map_close(&mb);
-}
-
 static ek_code count(void *ctx, int n, const char *const *name, const ek_sql *value, ek_err *err)
 {
     (void)n, (void)name, (void)err;
@@ -311,8 +277,8 @@ static double ask(const char *path, const char *sql)
     double found = NAN;
     ek_err err;
 
-    must(ek_store_open(&store, path, EK_STORE_READ, &err), &err);
-    must(ek_store_query(store, sql, NULL, 0, count, &found, &err), &err);
+    ek_check_ok(ek_store_open(&store, path, EK_STORE_READ, &err), &err);
+    ek_check_ok(ek_store_query(store, sql, NULL, 0, count, &found, &err), &err);
     ek_store_close(store);
     return found;
 }
@@ -320,22 +286,22 @@ static double ask(const char *path, const char *sql)
 /* Maps that can be opened, in both modes; R2 in the database as in the file; done is done. */
 static void test_run(void **state)
 {
-    char *db = in_folder("results.db");
-    ek_train_set s = settings(in_folder("head"));
+    char *db = ek_check_in_folder("results.db");
+    ek_train_set s = settings(ek_check_in_folder("head"));
     ek_tokenizer *tok;
     ek_model *m;
     ek_maps maps;
     ek_err err;
 
     (void)state;
-    must(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
-    must(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
+    ek_check_ok(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
+    ek_check_ok(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
     const ek_maps_need need = {.dims = ek_model_dims(m),
                                .model_hash = ek_model_hash(m),
                                .tokenizer_hash = ek_tokenizer_hash(tok)};
     s.results = db;
-    must(run(&s, 0, 0, &err), &err);
-    must(ek_maps_open(&maps, s.out, &need, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_ok(ek_maps_open(&maps, s.out, &need, &err), &err);
     assert_int_equal(maps.joint, 0);
     assert_int_equal(maps.width, 16);
     assert_true(ask(db, "SELECT count(*) FROM train_head") == 3 * 4);
@@ -347,20 +313,20 @@ static void test_run(void **state)
     assert_true(ask(db, "SELECT count(*) FROM train_value") == 0); /* nothing is recalled here */
     assert_true(ask(db, "SELECT count(*) FROM run WHERE status = 'done'") == 1);
     ek_maps_close(&maps);
-    must(run(&s, 0, 0, &err), &err); /* finished before: nothing more is stored */
+    ek_check_ok(run(&s, 0, 0, &err), &err); /* finished before: nothing more is stored */
     assert_true(ask(db, "SELECT count(*) FROM train_run") == 1);
-    s.out = in_folder("layer");
+    s.out = ek_check_in_folder("layer");
     s.vector.mode = 1;
-    must(run(&s, 0, 0, &err), &err);
-    must(ek_maps_open(&maps, s.out, &need, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_ok(ek_maps_open(&maps, s.out, &need, &err), &err);
     assert_int_equal(maps.joint, 1);
     assert_int_equal(maps.width, 32);
     ek_maps_close(&maps);
-    s.out = in_folder("plain");
+    s.out = ek_check_in_folder("plain");
     s.vector.mode = 0;
     s.vector.bias = false;
-    must(run(&s, 0, 0, &err), &err);
-    must(ek_maps_open(&maps, s.out, &need, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_ok(ek_maps_open(&maps, s.out, &need, &err), &err);
     for (int i = 0; i < maps.n * maps.width; i++)
         assert_true(maps.b[i] == 0);
     ek_maps_close(&maps);
@@ -380,7 +346,7 @@ static double run_time_error(const ek_maps *maps, const ek_cache *c, int layer, 
     ek_cache_view(c, layer, -1, &view);
     for (int32_t j = 1; j < view.n[head]; j++)
         slot[j - 1] = j;
-    must(
+    ek_check_ok(
         ek_vector_errors(maps, dev, &c->dims, &view, head, slot, view.n[head] - 1, eps, NULL, &err),
         &err);
     for (int32_t j = 0; j < view.n[head] - 1; j++)
@@ -424,15 +390,15 @@ static void test_run_time(void **state)
     ek_err err;
 
     (void)state;
-    must(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
-    must(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
+    ek_check_ok(ek_model_open(&m, model, dev, EK_BF16, &err), &err);
+    ek_check_ok(ek_tokenizer_open(&tok, ek_model_gguf(m), &err), &err);
     const ek_dims *d = ek_model_dims(m);
     const ek_cache_need room = {.dims = *d, .dtype = EK_BF16, .cap = 192};
-    must(ek_prose_open(&prose, "datasets/tiny.txt", 192, 0.2, 9, &err), &err);
-    must(ek_prose_window(&prose, EK_PROSE_HELD, 3, tok, &ids, &err), &err);
-    must(ek_cache_open(&c, &room, dev, &err), &err);
+    ek_check_ok(ek_prose_open(&prose, "datasets/tiny.txt", 192, 0.2, 9, &err), &err);
+    ek_check_ok(ek_prose_window(&prose, EK_PROSE_HELD, 3, tok, &ids, &err), &err);
+    ek_check_ok(ek_cache_open(&c, &room, dev, &err), &err);
     const ek_feed feed = {.cache = &c, .tok = ids.id, .n = 192};
-    must(ek_model_step(m, &feed, 1, NULL, &err), &err);
+    ek_check_ok(ek_model_step(m, &feed, 1, NULL, &err), &err);
     for (int joint = 0; joint < 2; joint++) {
         const ek_maps_need need = {
             .dims = d, .model_hash = ek_model_hash(m), .tokenizer_hash = ek_tokenizer_hash(tok)};
@@ -440,8 +406,9 @@ static void test_run_time(void **state)
         ek_sums sums;
         ek_maps maps;
 
-        must(ek_maps_open(&maps, in_folder(joint ? "layer" : "head"), &need, &err), &err);
-        must(ek_sums_open(&sums, d, joint, 192, dev, &err), &err);
+        ek_check_ok(ek_maps_open(&maps, ek_check_in_folder(joint ? "layer" : "head"), &need, &err),
+                    &err);
+        ek_check_ok(ek_sums_open(&sums, d, joint, 192, dev, &err), &err);
         ek_sums_add(&sums, &c, 1);
         for (int l = 0; l < d->n_layers; l++)
             for (int h = 0; h < (joint ? 1 : d->n_heads); h++) {
@@ -474,8 +441,8 @@ static void test_run_time(void **state)
 /* Stopped twice and resumed: the same bytes.  Another seed: others. */
 static void test_resume(void **state)
 {
-    ek_train_set s = settings(in_folder("stopped"));
-    char *checkpoint = in_folder("stopped/checkpoint.safetensors");
+    ek_train_set s = settings(ek_check_in_folder("stopped"));
+    char *checkpoint = ek_check_in_folder("stopped/checkpoint.safetensors");
     ek_err err;
     ek_map map;
 
@@ -489,73 +456,63 @@ static void test_resume(void **state)
     assert_int_equal(run(&s, 1, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "other settings"));
     s.seed = 1;
-    must(ek_map_open(&map, checkpoint, &err), &err);
+    ek_check_ok(ek_map_open(&map, checkpoint, &err), &err);
     uint8_t *bytes = malloc(map.size);
     memcpy(bytes, map.data, map.size);
     bytes[map.size - 200] ^= 1;
     const size_t size = map.size;
     ek_map_close(&map);
-    must(ek_file_write(checkpoint, bytes, size, &err), &err);
+    ek_check_ok(ek_file_write(checkpoint, bytes, size, &err), &err);
     assert_int_equal(run(&s, 1, 0, &err), EK_EINPUT);
     assert_non_null(strstr(err.msg, "damaged checkpoint"));
-    must(ek_file_write(checkpoint, bytes, size / 2, &err), &err);
+    ek_check_ok(ek_file_write(checkpoint, bytes, size / 2, &err), &err);
     assert_int_equal(run(&s, 1, 0, &err), EK_EINPUT);
     bytes[size - 200] ^= 1;
-    must(ek_file_write(checkpoint, bytes, size, &err), &err);
+    ek_check_ok(ek_file_write(checkpoint, bytes, size, &err), &err);
     free(bytes);
-    must(run(&s, 1, 0, &err), &err);
+    ek_check_ok(run(&s, 1, 0, &err), &err);
     assert_false(ek_file_exists(checkpoint));
-    same_maps(in_folder("head"), s.out, 1);
-    s.out = in_folder("seed");
+    ek_check_same_weights(ek_check_in_folder("head"), s.out, 1);
+    s.out = ek_check_in_folder("seed");
     s.seed = 2;
-    must(run(&s, 0, 0, &err), &err);
-    same_maps(in_folder("head"), s.out, 0);
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("head"), s.out, 0);
 }
 
 /* Killed again and again, then finished: the same bytes. */
 static void test_kill(void **state)
 {
-    ek_train_set s = settings(in_folder("killed"));
+    ek_train_set s = settings(ek_check_in_folder("killed"));
     ek_err err;
 
     (void)state;
-    s.results = in_folder("killed.db");
-    for (int t = 0; t < 4; t++) {
-        const pid_t child = fork();
-
-        if (child == 0) {
-            setenv("OMP_NUM_THREADS", "1", 1);
-            execl("/proc/self/exe", "test_vector_fit", "--child", s.out, s.results, model, NULL);
-            _exit(127);
-        }
-        usleep(20000 + 20000 * (useconds_t)t);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    must(run(&s, 1, 0, &err), &err);
-    same_maps(in_folder("head"), s.out, 1);
+    s.results = ek_check_in_folder("killed.db");
+    const char *const argv[] = {"test_vector_fit", "--child", s.out, s.results, model, NULL};
+    ek_check_kill(argv, 4, 20000);
+    ek_check_ok(run(&s, 1, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("head"), s.out, 1);
 }
 
 static void test_refused(void **state)
 {
-    ek_train_set s = settings(in_folder("refused"));
+    ek_train_set s = settings(ek_check_in_folder("refused"));
     ek_err err;
 
     (void)state;
     s.vector.tokens = 300;
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "vector.tokens: found 300, expected at least 384"));
-    s = settings(in_folder("refused"));
+    s = settings(ek_check_in_folder("refused"));
     s.data.length = 3000;
     s.vector.tokens = 9000;
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "context"));
-    s = settings(in_folder("refused"));
-    s.data.texts = in_folder("nowhere");
+    s = settings(ek_check_in_folder("refused"));
+    s.data.texts = ek_check_in_folder("nowhere");
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
     s.data.texts = NULL;
     assert_int_equal(run(&s, 0, 0, &err), EK_EASKED);
-    assert_false(ek_file_exists(in_folder("refused")));
+    assert_false(ek_file_exists(ek_check_in_folder("refused")));
 }
 
 static int child(char **argv)
@@ -579,21 +536,19 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused),
     };
     const ek_tiny big = {.n_ctx = 2048};
-    char command[160];
     ek_err err;
 
     if (argc == 5 && strcmp(argv[1], "--child") == 0)
         return child(argv);
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
-        mkdtemp(folder) == NULL)
+        ek_check_folder_open("vector") != 0)
         return 77;
-    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
+    snprintf(model, sizeof model, "%s/tiny.gguf", ek_check_folder);
     if (ek_tiny_model(model, &big, &err) != EK_OK) {
         fprintf(stderr, "%s\n", err.msg);
         return 1;
     }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ek_device_close(dev);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 || failed;
+    return ek_check_folder_close() != 0 || failed;
 }

@@ -6,6 +6,7 @@
 #include "infer/tokenizer.h"
 #include "infer/weights.h"
 #include "scorers/carried.h"
+#include "tests/check_folder.h"
 #include "tests/tiny_model.h"
 #include "train/export.h"
 
@@ -21,32 +22,15 @@
 #include <cmocka.h>
 
 static ek_device *dev;
-static char folder[] = "/tmp/evictkit-weights-XXXXXX";
 static char model[96], other[96];
-
-static char *in_folder(const char *name)
-{
-    static char path[8][128];
-    static int next;
-    char *p = path[next++ % 8];
-
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
-static void must(ek_code code, const ek_err *err)
-{
-    if (code != EK_OK)
-        fail_msg("%s", err->msg);
-}
 
 static ek_model *open_model(const char *path, ek_tokenizer **tok)
 {
     ek_model *m;
     ek_err err;
 
-    must(ek_model_open(&m, path, dev, EK_BF16, &err), &err);
-    must(ek_tokenizer_open(tok, ek_model_gguf(m), &err), &err);
+    ek_check_ok(ek_model_open(&m, path, dev, EK_BF16, &err), &err);
+    ek_check_ok(ek_tokenizer_open(tok, ek_model_gguf(m), &err), &err);
     return m;
 }
 
@@ -79,7 +63,7 @@ static ek_scorer write_weights(const char *dir, ek_model *m, ek_tokenizer *tok, 
     for (size_t i = 0; i < n; i++)
         (*params)[i] = (float)ek_rng_normal(1, 1, i);
     s.params = *params;
-    must(ek_scorer_write(dir, &x, &err), &err);
+    ek_check_ok(ek_scorer_write(dir, &x, &err), &err);
     return s;
 }
 
@@ -91,14 +75,14 @@ static void test_round_trip(void **state)
     const ek_weights_need need = {.dims = ek_model_dims(m),
                                   .model_hash = ek_model_hash(m),
                                   .tokenizer_hash = ek_tokenizer_hash(tok)};
-    const char *dir = in_folder("memory");
+    const char *dir = ek_check_in_folder("memory");
     float *params;
     ek_weights *w;
     ek_err err;
     ek_scorer s = write_weights(dir, m, tok, &params);
 
     (void)state;
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err);
     const ek_scorer *found = ek_weights_scorer(w);
     assert_string_equal(ek_weights_method(w), "foresight");
     char trained[33]; /* the run is named by its settings' hash */
@@ -121,9 +105,9 @@ static void test_round_trip(void **state)
                                   .settings = "",
                                   .loss_last = NAN};
     params[ek_params_at(&s, 2, 1, 0) + 3] = NAN;
-    assert_int_equal(ek_scorer_write(in_folder("bad"), &bad, &err), EK_ENAN);
+    assert_int_equal(ek_scorer_write(ek_check_in_folder("bad"), &bad, &err), EK_ENAN);
     assert_non_null(strstr(err.msg, "hidden.weight, layer 1, head 0"));
-    assert_false(ek_file_exists(in_folder("bad/model.safetensors")));
+    assert_false(ek_file_exists(ek_check_in_folder("bad/model.safetensors")));
     free(params);
     ek_tokenizer_close(tok);
     ek_model_close(m);
@@ -137,20 +121,20 @@ static void test_weights(void **state)
                             .dims = ek_model_dims(m),
                             .model_hash = ek_model_hash(m),
                             .tokenizer_hash = ek_tokenizer_hash(tok)};
-    const char *dir = in_folder("memory");
+    const char *dir = ek_check_in_folder("memory");
     ek_method method = ek_method_foresight;
     ek_weights *w;
     ek_err err;
 
     (void)state;
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err);
     ek_weights_apply(w, &method);
     assert_int_equal(method.protect.sinks, 2);
     assert_int_equal(method.protect.recent, 16);
     assert_ptr_equal(method.measure.scorer, ek_weights_scorer(w));
     ek_weights_close(w);
     need.recent = 16;
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err);
     ek_weights_close(w);
     need.recent = 64;
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
@@ -168,7 +152,8 @@ static void test_weights(void **state)
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "another tokenizer"));
     need.tokenizer_hash = ek_tokenizer_hash(tok);
-    assert_int_equal(ek_weights_open(&w, in_folder("nowhere"), &need, dev, &err), EK_EASKED);
+    assert_int_equal(ek_weights_open(&w, ek_check_in_folder("nowhere"), &need, dev, &err),
+                     EK_EASKED);
     ek_tokenizer_close(tok);
     ek_tokenizer_close(tok2);
     ek_model_close(m);
@@ -211,17 +196,17 @@ static void test_damaged(void **state)
     const ek_weights_need need = {.dims = ek_model_dims(m),
                                   .model_hash = ek_model_hash(m),
                                   .tokenizer_hash = ek_tokenizer_hash(tok)};
-    char *dir = in_folder("bent"), *json = in_folder("bent/config.json");
-    char *bin = in_folder("bent/model.safetensors");
+    char *dir = ek_check_in_folder("bent"), *json = ek_check_in_folder("bent/config.json");
+    char *bin = ek_check_in_folder("bent/model.safetensors");
     ek_map good, params;
     ek_weights *w;
     ek_err err;
 
     (void)state;
-    must(ek_make_folder(dir, &err), &err);
-    must(ek_map_open(&good, in_folder("memory/config.json"), &err), &err);
-    must(ek_map_open(&params, in_folder("memory/model.safetensors"), &err), &err);
-    must(ek_file_write(bin, params.data, params.size, &err), &err);
+    ek_check_ok(ek_make_folder(dir, &err), &err);
+    ek_check_ok(ek_map_open(&good, ek_check_in_folder("memory/config.json"), &err), &err);
+    ek_check_ok(ek_map_open(&params, ek_check_in_folder("memory/model.safetensors"), &err), &err);
+    ek_check_ok(ek_file_write(bin, params.data, params.size, &err), &err);
     char *text = strndup((const char *)good.data, good.size);
     for (size_t i = 0; i < EK_COUNT(edits); i++) {
         char *at = strstr(text, edits[i][0]), *bent = malloc(good.size + 200);
@@ -231,24 +216,24 @@ static void test_damaged(void **state)
         assert_non_null(at);
         snprintf(bent, good.size + 200, "%.*s%s%s", (int)(at - text), text, edits[i][1],
                  at + strlen(edits[i][0]));
-        must(ek_file_write(json, bent, strlen(bent), &err), &err);
+        ek_check_ok(ek_file_write(json, bent, strlen(bent), &err), &err);
         const ek_code code = ek_weights_open(&w, dir, &need, dev, &err);
         if (code != EK_EINPUT && code != EK_EASKED)
             fail_msg("'%s' was not refused", edits[i][1]);
         free(bent);
     }
-    must(ek_file_write(json, good.data, good.size, &err), &err);
-    must(ek_weights_open(&w, dir, &need, dev, &err), &err); /* undamaged, it is taken */
+    ek_check_ok(ek_file_write(json, good.data, good.size, &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err); /* undamaged, it is taken */
     ek_weights_close(w);
     uint8_t *bytes = malloc(params.size);
     memcpy(bytes, params.data, params.size);
     bytes[params.size - 20] ^= 1;
-    must(ek_file_write(bin, bytes, params.size, &err), &err);
+    ek_check_ok(ek_file_write(bin, bytes, params.size, &err), &err);
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
     assert_non_null(strstr(err.msg, "not of one training"));
-    must(ek_file_write(bin, bytes, params.size / 2, &err), &err);
+    ek_check_ok(ek_file_write(bin, bytes, params.size / 2, &err), &err);
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
-    must(ek_file_write(json, "", 0, &err), &err);
+    ek_check_ok(ek_file_write(json, "", 0, &err), &err);
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EINPUT);
     free(bytes);
     free(text);
@@ -264,14 +249,13 @@ int main(void)
                                        cmocka_unit_test(test_weights),
                                        cmocka_unit_test(test_damaged)};
     const ek_tiny differs = {.seed = 5};
-    char command[160];
     ek_err err;
 
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
-        mkdtemp(folder) == NULL)
+        ek_check_folder_open("weights") != 0)
         return 77;
-    snprintf(model, sizeof model, "%s/tiny.gguf", folder);
-    snprintf(other, sizeof other, "%s/other.gguf", folder);
+    snprintf(model, sizeof model, "%s/tiny.gguf", ek_check_folder);
+    snprintf(other, sizeof other, "%s/other.gguf", ek_check_folder);
     if (ek_tiny_model(model, NULL, &err) != EK_OK ||
         ek_tiny_model(other, &differs, &err) != EK_OK) {
         fprintf(stderr, "%s\n", err.msg);
@@ -279,6 +263,5 @@ int main(void)
     }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ek_device_close(dev);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0 || failed;
+    return ek_check_folder_close() != 0 || failed;
 }
