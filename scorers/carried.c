@@ -1,6 +1,8 @@
 /* scorers/carried.c - see carried.h. */
 #include "scorers/carried.h"
 
+#include "scorers/colsum.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -27,27 +29,6 @@ int ek_carried_features(int kind)
 
 /* ---- queries of a prompt ---- */
 
-/* Queries at .. at + n - 1 of a chunk. */
-static ek_colsum block_of(const ek_colsum *c, int at, int n)
-{
-    ek_colsum block = *c;
-
-    block.n_q = n;
-    block.q_pos = c->q_pos + at;
-    block.q = c->q + (size_t)at * c->ldq;
-    block.lse = c->lse + (size_t)at * (size_t)(c->view.n_heads * c->view.group);
-    block.delay = 0;
-    block.horizon = -1;
-    return block;
-}
-
-static void clear(const ek_view *v, float *sum)
-{
-    for (int h = 0; h < v->n_heads; h++)
-        memset(sum + (size_t)v->first[h] * (size_t)v->group, 0,
-               (size_t)v->n[h] * (size_t)v->group * sizeof *sum);
-}
-
 /* Query i of n adds (1 - rate) rate^(n - 1 - i) of itself. */
 static void fill_weights(float *weight, int n, double rate)
 {
@@ -63,14 +44,11 @@ static void fold_ema(ek_device *dev, ek_colsum *block, float scale, float *carry
 {
     const ek_view *v = &block->view;
     const float keep = (float)pow(rate_slow, block->n_q), share = 1 / (float)v->group;
-    float weight[QUERIES], *sum[1] = {scratch};
+    float weight[QUERIES];
 
     fill_weights(weight, block->n_q, rate_slow);
-    block->n_sets = 1;
     block->weight = weight;
-    block->sum = sum;
-    clear(v, scratch);
-    dev->ops.colsum(dev, block, scale);
+    ek_colsum_set(dev, block, scale, scratch);
     for (int h = 0; h < v->n_heads; h++)
         for (int32_t e = v->first[h]; e < v->first[h] + v->n[h]; e++) {
             float x = 0;
@@ -123,16 +101,13 @@ static void narrow(ek_colsum *block, int32_t room[2][EK_MAX_HEADS])
 static void fold_birth(ek_device *dev, ek_colsum *block, float scale, float *carry, float *scratch)
 {
     const int group = block->view.group, floats = ek_carried_floats(EK_CARRIED_FULL, group);
-    float *sum[1] = {scratch};
     int32_t room[2][EK_MAX_HEADS];
 
     narrow(block, room);
     block->n_sets = 1;
     block->weight = NULL;
     block->horizon = EK_CARRIED_BIRTH - 1;
-    block->sum = sum;
-    clear(&block->view, scratch);
-    dev->ops.colsum(dev, block, scale);
+    ek_colsum_set(dev, block, scale, scratch);
     for (int h = 0; h < block->view.n_heads; h++)
         for (int32_t e = room[0][h]; e < room[0][h] + room[1][h]; e++)
             for (int g = 0; g < group; g++)
@@ -153,7 +128,7 @@ static void fold_full(ek_device *dev, ek_colsum *block, float scale, float *carr
             entries = (size_t)(v->first[h] + v->n[h]);
     for (int s = 0; s < SETS; s++) {
         sum[s] = scratch + (size_t)s * entries * (size_t)group;
-        clear(v, sum[s]);
+        ek_colsum_clear(v, sum[s]);
     }
     for (int i = 0; i < n; i++) {
         weight[SUM * n + i] = 1;
@@ -179,8 +154,8 @@ void ek_carried_fold(int kind, ek_device *dev, const ek_colsum *chunk, float sca
                      float *scratch)
 {
     for (int at = 0; at < chunk->n_q; at += QUERIES) {
-        ek_colsum block =
-            block_of(chunk, at, chunk->n_q - at < QUERIES ? chunk->n_q - at : QUERIES);
+        const int n = chunk->n_q - at < QUERIES ? chunk->n_q - at : QUERIES;
+        ek_colsum block = ek_colsum_part(chunk, at, at + n);
 
         if (kind == EK_CARRIED_EMA)
             fold_ema(dev, &block, scale, carry, scratch);

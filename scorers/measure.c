@@ -2,6 +2,7 @@
 #include "scorers/measure.h"
 
 #include "scorers/carried.h"
+#include "scorers/colsum.h"
 
 #include <assert.h>
 #include <math.h>
@@ -183,13 +184,6 @@ static int64_t window(const ek_measure *m, int64_t n)
     return m->queries < n / 2 ? m->queries : n / 2;
 }
 
-static void clear_sums(const ek_view *v, float *sum)
-{
-    for (int h = 0; h < v->n_heads; h++)
-        memset(sum + (size_t)v->first[h] * (size_t)v->group, 0,
-               (size_t)v->n[h] * (size_t)v->group * sizeof *sum);
-}
-
 static void fold_sums(const ek_measure *m, const ek_view *v, float keep, float add,
                       const float *sum, float *carry)
 {
@@ -201,34 +195,11 @@ static void fold_sums(const ek_measure *m, const ek_view *v, float keep, float a
                  carry + (size_t)e * (size_t)n_carry);
 }
 
-/* Queries from .. to - 1 of a chunk. */
-static ek_colsum part_of(const ek_colsum *c, int from, int to)
-{
-    ek_colsum part = *c;
-
-    part.n_q = to - from;
-    part.q_pos = c->q_pos + from;
-    part.q = c->q + (size_t)from * c->ldq;
-    part.lse = c->lse + (size_t)from * (size_t)(c->view.n_heads * c->view.group);
-    part.n_sets = 1;
-    part.weight = NULL;
-    part.delay = 0;
-    part.horizon = -1;
-    return part;
-}
-
-static void sum_part(ek_device *dev, ek_colsum *part, float scale, float *scratch)
-{
-    part->sum = &scratch;
-    clear_sums(&part->view, scratch);
-    dev->ops.colsum(dev, part, scale);
-}
-
 /* The queries of the part, folded in: carry = keep carry + add (their sum). */
 static void fold_part(const ek_measure *m, ek_device *dev, ek_colsum *part, float scale, float keep,
                       float add, float *carry, float *scratch)
 {
-    sum_part(dev, part, scale, scratch);
+    ek_colsum_set(dev, part, scale, scratch);
     fold_sums(m, &part->view, keep, add, scratch, carry);
 }
 
@@ -241,7 +212,7 @@ static void prefill_ema(const ek_measure *m, ek_device *dev, const ek_colsum *ch
 
     for (int at = 0; at < chunk->n_q; at += WEIGHTS) {
         const int n = chunk->n_q - at < WEIGHTS ? chunk->n_q - at : WEIGHTS;
-        ek_colsum part = part_of(chunk, at, at + n);
+        ek_colsum part = ek_colsum_part(chunk, at, at + n);
 
         for (int i = 0; i < n; i++)
             weight[i] = (float)((1 - rate) * pow(rate, n - 1 - i));
@@ -264,7 +235,7 @@ static void prefill_window(const ek_measure *m, ek_device *dev, const ek_colsum 
         to = chunk->n_q;
     if (from >= to)
         return;
-    ek_colsum part = part_of(chunk, (int)from, (int)to);
+    ek_colsum part = ek_colsum_part(chunk, (int)from, (int)to);
     fold_part(m, dev, &part, scale, 1, 1 / (float)w, carry, scratch);
 }
 
@@ -341,10 +312,10 @@ void ek_measure_prefill(const ek_measure *m, ek_device *dev, const ek_colsum *ch
         ek_carried_fold(carried(m), dev, chunk, scale, carry, scratch);
     if (take_new(m, dev, &chunk->view, chunk->n_q, mem))
         return;
-    ek_colsum part = part_of(chunk, 0, chunk->n_q),
-              last = part_of(chunk, chunk->n_q - 1, chunk->n_q);
+    ek_colsum part = ek_colsum_part(chunk, 0, chunk->n_q),
+              last = ek_colsum_part(chunk, chunk->n_q - 1, chunk->n_q);
     if (shared != NULL && ends) {
-        sum_part(dev, &last, scale, scratch);
+        ek_colsum_set(dev, &last, scale, scratch);
         step_shared(m, dev, &chunk->view, scratch, shared);
     }
     if (carry == NULL)

@@ -206,7 +206,7 @@ static size_t carve(const ek_scorer *s, int n, ek_real *act, room *m)
     const size_t chunks = (size_t)n_chunks(n), in = (size_t)ek_inputs_n(s);
     const size_t forward = TILE * 3 * dv + CHUNK * d;
     const size_t backward = ek_memory_back_work((int)d, (int)dv) + ek_memory_size((int)d, (int)dv) +
-                            CHUNK * (2 * d + 5 * dv + 4);
+                            CHUNK * (2 * d + 4 * dv + 2);
     const size_t size[] = {rows * in,
                            rows * 2 * d,
                            rows * dv,
