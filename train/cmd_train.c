@@ -103,10 +103,11 @@ int ek_cmd_train(int argc, char **argv)
     ek_err err;
     int n = 0;
 
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        usage(stdout);
-        return 0;
-    }
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            usage(stdout);
+            return 0;
+        }
     code = parse(argc, argv, &a, &options, &err);
     const ek_sweep sweep = {.path = a.path,
                             .n_paths = a.n_paths,

@@ -123,8 +123,9 @@ static void say_plan(const ek_cohort *g)
         (long long)set->data.valid);
     if (set->trace == EK_TRACE_NONE)
         ek_train_say(g->options,
-                     "records     of up to %d entries per head, %.1f MB each, made when asked for",
-                     entries, record / 1e6);
+                     "records     of up to %d entries per head, %.1f MB each, made when asked for; "
+                     "those held out stay in memory (%.2f GB)",
+                     entries, record / 1e6, record * (double)s->n_valid / 1e9);
     else
         ek_train_say(
             g->options,
