@@ -352,7 +352,7 @@ def ablation(db, a):
             elif is_oracle(r):
                 lines.setdefault((2, r["method"]), []).append(r)
         budgets = sorted({(r["keep"] or 0, r["entries"] or 0, r["bytes"] or 0) for r in mine}, reverse=True)
-        order = sorted(lines)
+        order, named = sorted(lines), set()
         for y, line in enumerate(order):
             for r in lines[line]:
                 i = budgets.index((r["keep"] or 0, r["entries"] or 0, r["bytes"] or 0))
@@ -360,8 +360,9 @@ def ablation(db, a):
                 ax.errorbar([r["value"]], [-y], xerr=interval([r]), color=colour, ms=6,
                             marker=MARKS[i % len(MARKS)], capsize=2, elinewidth=1, zorder=4,
                             markerfacecolor=colour if line[0] == 0 else "white", linestyle="none",
-                            label=None if y else "%g" % r["keep"] if r["keep"] else "%d %s" % (
+                            label=None if i in named else "%g" % r["keep"] if r["keep"] else "%d %s" % (
                                 r["entries"] or r["bytes"], "entries" if r["entries"] else "bytes"))
+                named.add(i)
         values = [r["value"] for line in order for r in lines[line] if r["value"] > 0]
         if name in LOG and values and max(values) / min(values) > 3:
             ax.set_xscale("log")
