@@ -296,7 +296,7 @@ static void compare_sample(const ek_example *r, const ek_example *all, int l, in
     for (int c = 0; c < CUTS; c++) { /* what counts at a cut is one stretch of slots */
         int32_t first, n;
 
-        ek_example_slots(r, l, h, c, &first, &n);
+        ek_example_slots(r, l, h, c, 0, &first, &n);
         for (int e = 0; e < r->head->n; e++)
             assert_int_equal(e >= first && e < first + n,
                              r->pos[at + (size_t)e] >= SINKS &&

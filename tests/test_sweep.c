@@ -127,6 +127,12 @@ static void test_shares(void **state)
     ek_check_ok(open_runs(&set, &n, whole, 1, kinds, 1, &err), &err);
     assert_true(ek_reading_shares(&set[0], &set[1])); /* both see every token anyway */
     ek_sweep_close(set, n);
+    const char *const windows[] = {"recent=16,17"};
+    ek_check_ok(open_runs(&set, &n, whole, 1, windows, 1, &err), &err);
+    assert_true(ek_reading_shares(&set[0], &set[1])); /* the larger is in the smaller */
+    set[0].trace = set[1].trace = EK_TRACE_DISK;
+    assert_false(ek_reading_shares(&set[0], &set[1])); /* a file says which it is for */
+    ek_sweep_close(set, n);
 }
 
 /* Records of a step are read once, however many ask; then they go. */
@@ -229,6 +235,32 @@ static void test_carried(void **state)
         one.out = ek_check_in_folder(i == 0 ? "without" : "with");
         ek_check_ok(run(&one, 1, 0, 0, &err), &err);
         ek_check_same_weights(one.out, set[i].out, 1);
+    }
+    ek_sweep_close(set, n);
+}
+
+/* A record of the smallest window serves a larger one as its own would. */
+static void test_windows(void **state)
+{
+    static const char *const list[] = {"recent=24,16", "scorer.age=exp,input"};
+    static const char *const sets[] = {"trace=none", "data.entries=0"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    ek_check_ok(open_runs(&set, &n, sets, 2, list, 2, &err), &err);
+    assert_int_equal(n, 4);
+    ek_check_ok(run(set, n, 0, 0, &err), &err);
+    for (int i = 0; i < n; i++) {
+        ek_train_set one = set[i];
+        char name[32];
+
+        snprintf(name, sizeof name, "window%d", i);
+        one.out = ek_check_in_folder(name);
+        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
+        ek_check_same_weights(one.out, set[i].out, 1);
+        ek_check_same_weights(one.out, set[(i + 2) % 4].out, 0); /* the other window's */
     }
     ek_sweep_close(set, n);
 }
@@ -432,9 +464,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),     cmocka_unit_test(test_shares),
         cmocka_unit_test(test_read_once), cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_carried),   cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_ablations)};
+        cmocka_unit_test(test_carried),   cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_resume),    cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_one_fails), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ablations)};
     const ek_tiny big = {.n_ctx = 2048};
     char text[900];
     ek_err err;

@@ -212,11 +212,13 @@ static int32_t first_from(const int32_t *pos, int n, int32_t least)
     return lo;
 }
 
-void ek_example_slots(const ek_example *r, int layer, int h, int m, int32_t *first, int32_t *n)
+void ek_example_slots(const ek_example *r, int layer, int h, int m, int recent, int32_t *first,
+                      int32_t *n)
 {
     const int32_t *pos = r->pos + ek_example_at(r, layer, h);
     const int32_t lo = first_from(pos, r->head->n, r->head->sinks);
-    const int32_t hi = first_from(pos, r->head->n, r->head->cut[m] - r->head->recent);
+    const int32_t window = recent > r->head->recent ? recent : r->head->recent;
+    const int32_t hi = first_from(pos, r->head->n, r->head->cut[m] - window);
 
     *first = lo;
     *n = hi > lo ? hi - lo : 0;

@@ -4,7 +4,8 @@
  * Every (layer, kv head) has the same number of entries.  A whole record holds every token of the
  * sequence, as a scorer with a memory must read them; a sampled one holds entries that may differ
  * between heads, each standing for several (log_weight: log of how many).  At a cut an entry counts
- * if sinks <= pos < cut - recent; since positions ascend, these are consecutive slots.  A record
+ * if sinks <= pos < cut - recent; since positions ascend, these are consecutive slots (a whole
+ * record at cuts also serves scorers with a larger window).  A record
  * made for losses that rank over time has one cut, behind its last token, and its masses are of all
  * queries from pos + recent on.
  *
@@ -79,8 +80,10 @@ int ek_example_over_time(const ek_example_head *head);
 size_t ek_example_at(const ek_example *r, int layer, int h);
 size_t ek_example_mass_at(const ek_example *r, int layer, int m, int h);
 
-/* Which slots of a head count at cut m: *first .. *first + *n - 1; n may be 0. */
-void ek_example_slots(const ek_example *r, int layer, int h, int m, int32_t *first, int32_t *n);
+/* Which slots of a head count at cut m for a window of `recent` tokens, the record's own at least:
+ * *first .. *first + *n - 1; n may be 0. */
+void ek_example_slots(const ek_example *r, int layer, int h, int m, int recent, int32_t *first,
+                      int32_t *n);
 
 /* One layer as a scorer sees it, all entries of every head; at cut m (next_pos, carried columns),
  * or m = -1: behind the sequence, without carried columns.  first, n: room for n_heads numbers

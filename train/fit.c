@@ -71,7 +71,7 @@ static double untrained(const ek_trainer *t, const ek_example *r, int layer, int
     double sum = 0;
     ek_view view;
 
-    ek_example_slots(r, layer, h, c, &first, &n);
+    ek_example_slots(r, layer, h, c, t->need.recent, &first, &n);
     const float *log_weight = r->log_weight + ek_example_at(r, layer, h) + first;
     ek_example_layer(r, layer, c, begin, rows, &view);
     const int32_t base = begin[h] + first;
@@ -86,11 +86,12 @@ static double untrained(const ek_trainer *t, const ek_example *r, int layer, int
     return sum;
 }
 
-static void observe_mass(const ek_example *r, int layer, int h, int c, moments *m)
+static void observe_mass(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
+                         moments *m)
 {
     int32_t first, n;
 
-    ek_example_slots(r, layer, h, c, &first, &n);
+    ek_example_slots(r, layer, h, c, t->need.recent, &first, &n);
     const float *log_weight = r->log_weight + ek_example_at(r, layer, h) + first;
     const float *mass = r->mass + ek_example_mass_at(r, layer, c, h) + first;
 
@@ -106,7 +107,7 @@ static void observe(const ek_trainer *t, const ek_example *r, int layer, int h, 
     const int once = ek_scorer_is_static(&t->scorer.set);
 
     for (int c = 0; c < r->head->n_cuts; c++) {
-        observe_mass(r, layer, h, c, m);
+        observe_mass(t, r, layer, h, c, m);
         if (t->scorer.set.absolute)
             m->start += untrained(t, r, layer, h, c, own);
         if (!once || c == 0)

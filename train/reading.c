@@ -53,6 +53,8 @@ int ek_reading_shares(const ek_train_set *a, const ek_train_set *b)
     const int whole_b = remembers(b) || b->data.entries == 0 || b->data.cut == 0;
     const int carried =
         a->scorer.carried == 0 || b->scorer.carried == 0 || a->scorer.carried == b->scorer.carried;
+    /* Whole records of the smallest window hold what larger ones need, at cuts. */
+    const int cuts = whole_a && whole_b && a->data.cut > 0 && a->trace != EK_TRACE_DISK;
     /* A file holds just what its run asks for; steps of a stream ask for the same records. */
     const int traced = a->trace == EK_TRACE_DISK   ? a->scorer.carried == b->scorer.carried
                        : a->trace == EK_TRACE_NONE ? a->batch == b->batch
@@ -61,8 +63,8 @@ int ek_reading_shares(const ek_train_set *a, const ek_train_set *b)
     x.eps = y.eps; /* added after the record */
     return same_string(a->model, b->model) && same_text(&a->data, &b->data, ek_data_fields) &&
            same_text(&x, &y, ek_target_fields) && a->seed == b->seed && a->sinks == b->sinks &&
-           a->recent == b->recent && whole_a == whole_b && a->trace == b->trace && carried &&
-           traced && same_string(a->trace_file, b->trace_file);
+           (a->recent == b->recent || cuts) && whole_a == whole_b && a->trace == b->trace &&
+           carried && traced && same_string(a->trace_file, b->trace_file);
 }
 
 void ek_reading_target_hash(const ek_reading *s, const ek_train_set *set, char out[33])
@@ -115,6 +117,8 @@ ek_code ek_reading_open(ek_reading *s, const ek_train_set *const *set, int n,
         need.whole |= remembers(set[i]);
         need.carried =
             need.carried > set[i]->scorer.carried ? need.carried : set[i]->scorer.carried;
+        if (set[i]->recent < need.recent)
+            need.recent = (int)set[i]->recent;
     }
     EK_TRY(ek_collect_open(&s->collect, &need, err));
     s->trace_path = trace_path(s, s->set, n);

@@ -247,7 +247,7 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c
     const float *threshold = threshold_of(t, t->params, layer, h);
     int32_t first, n;
 
-    ek_example_slots(r, layer, h, c, &first, &n);
+    ek_example_slots(r, layer, h, c, t->need.recent, &first, &n);
     const size_t at = ek_example_at(r, layer, h) + (size_t)first;
 
     return (ek_loss_item){
@@ -291,7 +291,7 @@ void ek_trainer_slots(const ek_trainer *t, const ek_example *r, int layer, int h
         *first = 0;
         *n = r->head->cut[c >= 0 ? c : r->head->n_cuts - 1];
     } else {
-        ek_example_slots(r, layer, h, c >= 0 ? c : r->head->n_cuts - 1, first, n);
+        ek_example_slots(r, layer, h, c >= 0 ? c : r->head->n_cuts - 1, t->need.recent, first, n);
     }
 }
 
@@ -379,7 +379,9 @@ ek_code ek_trainer_check(const ek_trainer *t, int64_t i, const ek_example_head *
     const ek_trainer_need *n = &t->need;
     const ek_scorer_set *set = &t->scorer.set;
 
-    if (head->sinks != n->sinks || head->recent != n->recent)
+    const int wider = head->whole && !ek_example_over_time(head) && head->recent < n->recent;
+
+    if (head->sinks != n->sinks || (head->recent != n->recent && !wider))
         return EK_FAIL(err, EK_EASKED,
                        "record %lld was made for %d sinks and %d recent tokens, not for %d and %d",
                        (long long)i, head->sinks, head->recent, n->sinks, n->recent);
