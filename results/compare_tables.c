@@ -2,7 +2,6 @@
 #include "results/comparison.h"
 #include "results/grid.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

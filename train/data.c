@@ -178,14 +178,14 @@ const char *ek_data_kind_name(int kind)
 }
 
 /* Spread evenly: the whole part of i * mix moves. */
-int ek_data_is_retrieval(const ek_data *d, int64_t i)
+static int is_retrieval(const ek_data *d, int64_t i)
 {
     return (int64_t)((double)(i + 1) * d->set.mix) > (int64_t)((double)i * d->set.mix);
 }
 
-int ek_data_cuts(const ek_data *d, int64_t i)
+static int cuts_of(const ek_data *d, int64_t i)
 {
-    return d->set.cut > 0 && !ek_data_is_retrieval(d, i) ? (int)d->set.cuts : 1;
+    return d->set.cut > 0 && !is_retrieval(d, i) ? (int)d->set.cuts : 1;
 }
 
 /* One cut at a random place of each of `cuts` equal stretches; text ends where it last counts. */
@@ -194,7 +194,7 @@ static void place_cuts(const ek_data *d, int64_t i, ek_sequence *out)
     const int64_t first = d->set.cut, span = d->set.length - d->set.horizon - first + 1;
     const uint64_t stream = ek_rng_stream("cuts", (uint64_t)i, 0);
 
-    out->n_cuts = ek_data_cuts(d, i);
+    out->n_cuts = cuts_of(d, i);
     for (int m = 0; m < out->n_cuts && first > 0; m++) {
         const int64_t lo = span * m / out->n_cuts, hi = span * (m + 1) / out->n_cuts;
 
@@ -280,7 +280,7 @@ ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
 {
     ek_retrieval r = {0};
 
-    if (!ek_data_is_retrieval(d, i))
+    if (!is_retrieval(d, i))
         return prose(d, i, out, err);
     const int64_t least = d->set.cut > 0 ? d->set.cut + 256 : d->set.length * 3 / 4;
     ek_retrieval_config config = {

@@ -56,9 +56,7 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
                      ek_tokenizer *tok, ek_err *err);
 void ek_data_close(ek_data *d);
 ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err);
-int ek_data_is_retrieval(const ek_data *d, int64_t i);
 const char *ek_data_kind_name(int kind);
-int ek_data_cuts(const ek_data *d, int64_t i); /* of sequence i */
 /* Of texts, templates, settings and seed: 32 hex digits. */
 const char *ek_data_hash(const ek_data *d);
 const char *ek_data_template_hash(const ek_data *d);

@@ -70,7 +70,8 @@ static size_t tensor(const ek_optim *o, const ek_param *p, int i, size_t *size)
     return ek_params_at(o->scorer, i, 0, 0);
 }
 
-double ek_optim_norm(const ek_optim *o, const float *grad)
+/* Euclidean norm of the trained part of grad (n). */
+static double norm_of(const ek_optim *o, const float *grad)
 {
     ek_param p[EK_MAX_PARAMS];
     const int n = o->scorer->cls->learner->describe(o->scorer, p);
@@ -128,7 +129,7 @@ ek_code ek_optim_step(ek_optim *o, float *params, const float *grad, int64_t ste
     const ek_optim_set *set = &o->set;
     ek_param p[EK_MAX_PARAMS];
     const int n = o->scorer->cls->learner->describe(o->scorer, p);
-    const double all = ek_optim_norm(o, grad), lr = ek_optim_lr(set, step, steps);
+    const double all = norm_of(o, grad), lr = ek_optim_lr(set, step, steps);
 
     if (!isfinite(all))
         return name_bad(o, p, n, grad, step, err);

@@ -37,8 +37,6 @@ void ek_optim_close(ek_optim *o);
 
 /* Learning rate of step 1 .. steps. */
 double ek_optim_lr(const ek_optim_set *set, int64_t step, int64_t steps);
-/* Euclidean norm of the trained part of grad (n). */
-double ek_optim_norm(const ek_optim *o, const float *grad);
 /* One step (counted from 1) of params (n) along grad (n); *norm, if not NULL, before clipping.
  * EK_ENAN naming the tensor if the norm is not finite; nothing is changed then. */
 ek_code ek_optim_step(ek_optim *o, float *params, const float *grad, int64_t step, int64_t steps,

@@ -42,6 +42,19 @@ static size_t numbers(const ek_target *t)
     return (size_t)d->n_layers * (size_t)t->need.column * (size_t)d->group;
 }
 
+static void clear(ek_target *t)
+{
+    const size_t n = numbers(t);
+    const float start = is_plain(&t->need.set) ? -INFINITY : 0;
+
+    for (size_t i = 0; i < n; i++)
+        t->sum[i] = start;
+    if (t->more != NULL)
+        memset(t->more, 0, n * sizeof *t->more);
+    if (t->rest != NULL)
+        memset(t->rest, 0, n * sizeof *t->rest);
+}
+
 ek_code ek_target_open(ek_target *t, const ek_target_need *need, ek_device *dev, ek_err *err)
 {
     const ek_target_set *s = &need->set;
@@ -67,7 +80,7 @@ ek_code ek_target_open(ek_target *t, const ek_target_need *need, ek_device *dev,
     t->rest = copies > 2 ? t->sum + 2 * n : NULL;
     t->first = (int32_t *)(void *)(t->sum + n * copies);
     t->n = t->first + heads;
-    ek_target_reset(t);
+    clear(t);
     return EK_OK;
 }
 
@@ -76,19 +89,6 @@ void ek_target_close(ek_target *t)
     if (t->sum != NULL)
         ek_device_free(t->dev, t->sum);
     *t = (ek_target){0};
-}
-
-void ek_target_reset(ek_target *t)
-{
-    const size_t n = numbers(t);
-    const float start = is_plain(&t->need.set) ? -INFINITY : 0;
-
-    for (size_t i = 0; i < n; i++)
-        t->sum[i] = start;
-    if (t->more != NULL)
-        memset(t->more, 0, n * sizeof *t->more);
-    if (t->rest != NULL)
-        memset(t->rest, 0, n * sizeof *t->rest);
 }
 
 int ek_target_count(const ek_target *t)

@@ -57,7 +57,6 @@ typedef struct ek_target {
 /* EK_EASKED if the settings do not go together. */
 ek_code ek_target_open(ek_target *t, const ek_target_need *need, ek_device *dev, ek_err *err);
 void ek_target_close(ek_target *t); /* also of a zeroed one */
-void ek_target_reset(ek_target *t); /* for the next sequence of the same shape */
 
 /* Queries q_pos .. q_pos + n_q - 1 of one layer, in ascending order over calls.  view holds all
  * entries up to the last of them.  q (n_q, n_heads * group, head_dim), row stride ldq; lse (n_q,
