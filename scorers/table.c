@@ -24,7 +24,8 @@ static const char *const carries[] = {"row", "once", "last", "sum", "ema", "sum_
 static const char *const rests[] = {"drop", "vector", NULL};
 static const char *const selects[] = {"error", "relative", "weighted", "score", NULL};
 
-const ek_method_set ek_method_set_defaults = {.window = -1,
+const ek_method_set ek_method_set_defaults = {.seed = -1,
+                                              .window = -1,
                                               .pool_size = -1,
                                               .sinks = -1,
                                               .recent = -1,
@@ -48,7 +49,7 @@ const ek_field ek_method_fields[] = {
            "plan at every so many decode steps, 0: never; -1: the row's"),
     EK_INT(ek_method_set, every, -1, MOST,
            "measure at every so many decode steps, 0: the first only; -1: the row's"),
-    EK_INT(ek_method_set, seed, 0, 9007199254740992, "of `random`"),
+    EK_INT(ek_method_set, seed, -1, 9007199254740992, "of `random`; -1: the run's"),
     EK_FLOAT(ek_method_set, rate, -1, 1, "share of the past in an EMA; -1: the row's"),
     EK_ENUM(ek_method_set, pool, pools, "over neighbouring entries"),
     EK_ENUM(ek_method_set, group, groups, "of the query heads of a KV head"),
