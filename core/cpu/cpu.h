@@ -71,7 +71,7 @@ void ek_cpu_rope_clear(ek_device *dev);
 /* Rotation taken back one vector at a time, by any thread, for ops that do it on the way.  The
  * first call looks up (or grows) the device's table for positions up to `last`: one thread. */
 typedef struct ek_unrope {
-    void (*turn)(float *x, int heads, int half, const float *cs);
+    void (*rotate)(float *x, int heads, int half, const float *cs, float way);
     int half, n_pos;
     const float *cs; /* (n_pos, 2, half) */
     const double *inv_freq;

@@ -84,62 +84,44 @@ static const ek_rope_table *table_for(ek_device *dev, int32_t last, int half,
     return t;
 }
 
-static void rotate_scalar(float *x, int heads, int half, const float *cs)
+/* way: 1 turns, -1 turns back. */
+static void rotate_scalar(float *x, int heads, int half, const float *cs, float way)
 {
     for (int h = 0; h < heads; h++, x += 2 * half)
         for (int i = 0; i < half; i++) {
-            const float a = x[i], b = x[half + i], c = cs[i], s = cs[half + i];
+            const float a = x[i], b = x[half + i], c = cs[i], s = way * cs[half + i];
 
             x[i] = a * c - b * s;
             x[half + i] = b * c + a * s;
         }
 }
 
-static void unrotate_scalar(float *x, int heads, int half, const float *cs)
-{
-    for (int h = 0; h < heads; h++, x += 2 * half)
-        for (int i = 0; i < half; i++) {
-            const float a = x[i], b = x[half + i], c = cs[i], s = cs[half + i];
-
-            x[i] = a * c + b * s;
-            x[half + i] = b * c - a * s;
-        }
-}
-
 /* The products are rounded as in the scalar form: the same bits. */
-EK_AVX2 static void rotate_avx2(float *x, int heads, int half, const float *cs)
+EK_AVX2 static void rotate_avx2(float *x, int heads, int half, const float *cs, float way)
 {
+    const __m256 ways = _mm256_set1_ps(way);
+
     if (half % 8 != 0) {
-        rotate_scalar(x, heads, half, cs);
+        rotate_scalar(x, heads, half, cs, way);
         return;
     }
     for (int h = 0; h < heads; h++, x += 2 * half)
         for (int i = 0; i < half; i += 8) {
             const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
-            const __m256 c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(cs + half + i);
+            const __m256 c = _mm256_loadu_ps(cs + i);
+            const __m256 s = _mm256_mul_ps(ways, _mm256_loadu_ps(cs + half + i));
 
             _mm256_storeu_ps(x + i, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
             _mm256_storeu_ps(x + half + i, _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
         }
 }
 
-EK_AVX2 static void unrotate_avx2(float *x, int heads, int half, const float *cs)
+typedef void rotate_fn(float *x, int heads, int half, const float *cs, float way);
+
+static rotate_fn *rotate_for(const ek_device *dev)
 {
-    if (half % 8 != 0) {
-        unrotate_scalar(x, heads, half, cs);
-        return;
-    }
-    for (int h = 0; h < heads; h++, x += 2 * half)
-        for (int i = 0; i < half; i += 8) {
-            const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
-            const __m256 c = _mm256_loadu_ps(cs + i), s = _mm256_loadu_ps(cs + half + i);
-
-            _mm256_storeu_ps(x + i, _mm256_add_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
-            _mm256_storeu_ps(x + half + i, _mm256_sub_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
-        }
+    return dev->isa >= EK_ISA_AVX2 ? rotate_avx2 : rotate_scalar;
 }
-
-typedef void turn_fn(float *x, int heads, int half, const float *cs);
 
 enum { half_max = 512 };
 
@@ -150,7 +132,7 @@ ek_unrope ek_cpu_unrope(ek_device *dev, int32_t last, int head_dim, const double
         table_for(dev, last < table_limit ? last : table_limit - 1, half, inv_freq);
 
     assert(half <= half_max);
-    return (ek_unrope){.turn = dev->isa >= EK_ISA_AVX2 ? unrotate_avx2 : unrotate_scalar,
+    return (ek_unrope){.rotate = rotate_for(dev),
                        .half = half,
                        .n_pos = t ? t->n_pos : 0,
                        .cs = t ? t->cs : NULL,
@@ -160,19 +142,20 @@ ek_unrope ek_cpu_unrope(ek_device *dev, int32_t last, int head_dim, const double
 void ek_cpu_unrope_one(const ek_unrope *u, float *x, int32_t pos)
 {
     if (pos >= 0 && pos < u->n_pos) {
-        u->turn(x, 1, u->half, u->cs + (size_t)pos * 2 * (size_t)u->half);
+        u->rotate(x, 1, u->half, u->cs + (size_t)pos * 2 * (size_t)u->half, -1);
     } else {
         float cs[2 * half_max];
 
         angles(cs, pos, u->half, u->inv_freq);
-        u->turn(x, 1, u->half, cs);
+        u->rotate(x, 1, u->half, cs, -1);
     }
 }
 
-static void turn_rows(ek_device *dev, turn_fn *rotate, float *x, size_t ldx, int m, int heads,
+static void turn_rows(ek_device *dev, float way, float *x, size_t ldx, int m, int heads,
                       int head_dim, const int32_t *pos, const double *inv_freq)
 {
     const int half = head_dim / 2;
+    rotate_fn *rotate = rotate_for(dev);
     const ek_rope_table *t = NULL;
     int32_t last = 0;
 
@@ -186,12 +169,12 @@ static void turn_rows(ek_device *dev, turn_fn *rotate, float *x, size_t ldx, int
         float *row = x + (size_t)r * ldx;
 
         if (t && pos[r] >= 0 && pos[r] < t->n_pos) {
-            rotate(row, heads, half, t->cs + (size_t)pos[r] * 2 * (size_t)half);
+            rotate(row, heads, half, t->cs + (size_t)pos[r] * 2 * (size_t)half, way);
         } else {
             float cs[2 * half_max];
 
             angles(cs, pos[r], half, inv_freq);
-            rotate(row, heads, half, cs);
+            rotate(row, heads, half, cs, way);
         }
     }
 }
@@ -199,15 +182,13 @@ static void turn_rows(ek_device *dev, turn_fn *rotate, float *x, size_t ldx, int
 static void rope_table(ek_device *dev, float *x, size_t ldx, int m, int heads, int head_dim,
                        const int32_t *pos, const double *inv_freq)
 {
-    turn_rows(dev, dev->isa >= EK_ISA_AVX2 ? rotate_avx2 : rotate_scalar, x, ldx, m, heads,
-              head_dim, pos, inv_freq);
+    turn_rows(dev, 1, x, ldx, m, heads, head_dim, pos, inv_freq);
 }
 
 static void unrope_table(ek_device *dev, float *x, size_t ldx, int m, int heads, int head_dim,
                          const int32_t *pos, const double *inv_freq)
 {
-    turn_rows(dev, dev->isa >= EK_ISA_AVX2 ? unrotate_avx2 : unrotate_scalar, x, ldx, m, heads,
-              head_dim, pos, inv_freq);
+    turn_rows(dev, -1, x, ldx, m, heads, head_dim, pos, inv_freq);
 }
 
 void ek_cpu_rope_pick(ek_ops *ops, ek_isa isa)
