@@ -1,6 +1,8 @@
 /* infer/budget.c - amounts: fractions become integers, once, and integers are shared out. */
 #include "infer/budget.h"
 
+#include "scorers/age.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -163,8 +165,7 @@ void ek_share_out(const ek_method *m, const ek_share_pool *pool, int32_t entries
         const int layer = (pool->list + i) / pool->n_heads, h = (pool->list + i) % pool->n_heads;
         const int32_t least = ek_share_floor(m, n, entries);
         const double own = learner != NULL && !s->set.absolute ? log_sum(score, first, n, mask) : 0;
-        const double mass =
-            learner != NULL && s != NULL ? (double)learner->log_mass(s, layer, h) : 0;
+        const double mass = learner != NULL && s != NULL ? (double)ek_age_log_mass(s, layer, h) : 0;
         int32_t marked = 0;
 
         for (int32_t e = first; e < first + n; e++)

@@ -4,8 +4,8 @@
  * k as cached (rotated); with set.rms, k and v are each divided by their root mean square.  The
  * carried features come from the view's carry, whose entries then have ek_carried_floats numbers.
  *
- * Every learned scorer standardises them per (layer, head) with two constants measured before
- * training, (x - input.mean) * input.scale; they are its first two tensors. */
+ * Every learned scorer standardises them per (layer, head) with two constants that the trainer
+ * measures first, (x - input.mean) * input.scale; they are its first two tensors. */
 #ifndef EK_SCORERS_INPUTS_H
 #define EK_SCORERS_INPUTS_H
 

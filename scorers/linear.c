@@ -69,15 +69,9 @@ static void backward(const ek_scorer *s, const ek_view *in, int h, ek_real *act,
 
 static const ek_learner learner = {.describe = describe,
                                    .init = init,
-                                   .n_inputs = ek_inputs_n,
-                                   .inputs = ek_inputs_read,
                                    .scratch = scratch,
                                    .forward = forward,
-                                   .backward = backward,
-                                   .age = ek_age_add,
-                                   .age_back = ek_age_back,
-                                   .log_gamma = ek_age_log_gamma,
-                                   .log_mass = ek_age_log_mass};
+                                   .backward = backward};
 
 /* So little work per entry that it is not worth threads. */
 static ek_code score(const ek_scorer *s, const ek_view *in, float *out, ek_err *err)

@@ -1,6 +1,7 @@
 /* scorers/measure.c - see measure.h. */
 #include "scorers/measure.h"
 
+#include "scorers/age.h"
 #include "scorers/carried.h"
 #include "scorers/colsum.h"
 
@@ -455,7 +456,7 @@ static ek_code score_entries(const ek_measure *m, ek_device *dev, const ek_view 
     if (s->params == NULL)
         return EK_FAIL(err, EK_EASKED, "%s: a learned scorer without weights", m->signal->name);
     for (int h = 0; h < v->n_heads; h++)
-        m->signal->learner->age(s, v, h, out + v->first[h], out + v->first[h]);
+        ek_age_add(s, v, h, out + v->first[h], out + v->first[h]);
     return EK_OK;
 }
 

@@ -149,15 +149,9 @@ static void backward(const ek_scorer *s, const ek_view *in, int h, ek_real *act,
 
 static const ek_learner learner = {.describe = describe,
                                    .init = init,
-                                   .n_inputs = ek_inputs_n,
-                                   .inputs = ek_inputs_read,
                                    .scratch = scratch,
                                    .forward = forward,
-                                   .backward = backward,
-                                   .age = ek_age_add,
-                                   .age_back = ek_age_back,
-                                   .log_gamma = ek_age_log_gamma,
-                                   .log_mass = ek_age_log_mass};
+                                   .backward = backward};
 
 /* Heads are cut into tiles so that few heads keep many threads busy; a row's bits do not depend on
  * the tile it is in.  The workspace is free for this: gemm and silu run on the calling thread and

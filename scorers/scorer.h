@@ -58,17 +58,13 @@ typedef struct ek_param {
 enum { EK_MAX_PARAMS = 16 };
 
 /* The trainable half.  Optimiser, initialiser, gradient check and weights file see only the flat
- * buffer that `describe` lays out, so none of them has a line about any particular scorer. */
+ * buffer that `describe` lays out, so none of them has a line about any particular scorer.
+ *
+ * All read the inputs of scorers/inputs.h, whose tensors come first, and end with those of
+ * scorers/age.h: how the score falls with age, and the mass by which heads compare. */
 typedef struct ek_learner {
     int (*describe)(const ek_scorer *s, ek_param *out); /* returns the number, <= EK_MAX_PARAMS */
     void (*init)(const ek_scorer *s, ek_real *params, uint64_t seed);
-    /* The network's inputs before standardisation, (rows, n_inputs), of slots first_row ..
-     * first_row + rows - 1 of head h.  The trainer measures them over its records and sets the
-     * constants "input.mean" and "input.scale" (1, n_inputs), if described; and "log_mass" (1, 1),
-     * if described. */
-    int (*n_inputs)(const ek_scorer *s);
-    void (*inputs)(const ek_scorer *s, const ek_view *in, int h, int first_row, int rows,
-                   ek_real *x);
     /* Numbers of activations that forward keeps for one head of n entries. */
     size_t (*scratch)(const ek_scorer *s, int n);
     /* One kv head h of the view: raw score r (n[h]), without exp or power age. */
@@ -77,18 +73,6 @@ typedef struct ek_learner {
      * Overwrites act. */
     void (*backward)(const ek_scorer *s, const ek_view *in, int h, ek_real *act, const ek_real *dr,
                      ek_real *dparams);
-    /* Priority now: p[j] = r[j] + the age term at view.next_pos (p may be r itself; EK_AGE_NONE
-     * copies); and its gradient (dr += handled by the caller: dp/dr = 1), adding the age
-     * parameters' part to dparams. */
-    void (*age)(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p);
-    void (*age_back)(const ek_scorer *s, const ek_view *in, int h, const ek_real *dp,
-                     ek_real *dparams);
-    /* log gamma of a head (EK_AGE_EXP), else 0: targets are ranked with it. */
-    ek_real (*log_gamma)(const ek_scorer *s, int layer, int h);
-    /* log of the mass of attention a head gives to what may be evicted; makes softmaxed scores of
-     * different heads comparable.  0 if the scorer has none. */
-    ek_real (*log_mass)(const ek_scorer *s, int layer, int h);
-
     /* Scorers that remember what they have read; all three NULL: the score of an entry depends on
      * the entry alone.  A memory takes in every token once, in order, and survives evictions.
      * n_state: numbers of one (layer, head); all zero is the memory of nothing.
@@ -122,7 +106,7 @@ struct ek_scorer_class {
     ek_source source;
     const ek_learner *learner; /* NULL unless learned */
     /* out (entries), indexed like the view's columns; only entries that exist are written.
-     * Learned: the raw score r of forward, whatever its age form; measure.c adds learner->age. */
+     * Learned: the raw score r of forward, whatever its age form; measure.c adds ek_age_add. */
     ek_code (*score)(const ek_scorer *s, const ek_view *in, float *out, ek_err *err);
 };
 

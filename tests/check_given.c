@@ -1,6 +1,8 @@
 /* tests/check_given.c - see check_given.h. */
 #include "tests/check_given.h"
 
+#include "scorers/age.h"
+
 #include <string.h>
 
 float ek_given_score[4096];
@@ -17,32 +19,22 @@ static ek_code given_score(const ek_scorer *s, const ek_view *in, float *out, ek
     return EK_OK;
 }
 
-static void given_age(const ek_scorer *s, const ek_view *in, int h, const ek_real *r, ek_real *p)
-{
-    (void)s;
-    memmove(p, r, (size_t)in->n[h] * sizeof *p);
-}
-
-static ek_real given_log_mass(const ek_scorer *s, int layer, int h)
-{
-    (void)s;
-    return ek_given_mass[8 * layer + h];
-}
-
-static const ek_learner given_learner = {.age = given_age, .log_mass = given_log_mass};
+/* One tensor: log_mass. */
+static const ek_learner given_learner = {.describe = ek_age_describe};
 static const ek_scorer_class given_class = {
     .name = "given", .source = EK_FROM_ENTRIES, .learner = &given_learner, .score = given_score};
 
 void ek_given_open(ek_given *g, int n_layers, int n_heads, int n)
 {
-    static const ek_real none[1];
-
     memset(g, 0, sizeof *g);
     ek_toy_open(&g->t, n_layers, n_heads, 1, 4, EK_F32);
     ek_toy_cache(&g->c, &g->t, n + 8, 1, NULL);
     ek_toy_feed(&g->t, &g->c, n, n, 0);
     ek_toy_plan(&g->plan, &g->c);
-    g->scorer = (ek_scorer){.cls = &given_class, .dev = g->t.dev, .params = none};
+    g->scorer = (ek_scorer){.cls = &given_class,
+                            .dev = g->t.dev,
+                            .dims = {.n_layers = 4, .n_heads = 8},
+                            .params = ek_given_mass};
     g->p.method = (ek_method){.name = "given",
                               .measure = {.signal = &given_class,
                                           .scorer = &g->scorer,

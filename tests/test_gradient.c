@@ -4,6 +4,7 @@
  * (CMakeLists.txt), so what is checked is the program's own source.  Along random directions u of
  * the whole parameter buffer, (L(w + e u) - L(w - e u)) / 2e must equal grad . u to 1e-6. */
 #include "core/rng.h"
+#include "scorers/age.h"
 #include "scorers/carried.h"
 #include "scorers/scorer.h"
 #include "train/loss.h"
@@ -91,7 +92,7 @@ static void open_carried(problem *p, const ek_scorer_class *cls, int age, bool r
     /* Away from the start, where half of the gradients are 0. */
     for (size_t i = 0; i <= p->size; i++)
         p->params[i] += 0.3 * ek_rng_normal(4, 4, i);
-    p->log_gamma = (double)cls->learner->log_gamma(&p->scorer, 1, 1);
+    p->log_gamma = (double)ek_age_log_gamma(&p->scorer, 1, 1);
 }
 
 static void open_problem(problem *p, const ek_scorer_class *cls, int age, bool rms, int loss)
@@ -136,7 +137,7 @@ static double loss_of(problem *p, ek_real *grad)
                       .dp = dp};
 
     l->forward(&p->scorer, &p->view, 1, p->act, r);
-    l->age(&p->scorer, &p->view, 1, r, pr);
+    ek_age_add(&p->scorer, &p->view, 1, r, pr);
     ek_losses[p->set.kind].count(&p->set, &x, &sum);
     if (grad != NULL) {
         memset(grad, 0, (p->size + 1) * sizeof *grad);
@@ -144,7 +145,7 @@ static double loss_of(problem *p, ek_real *grad)
     }
     ek_losses[p->set.kind].run(&p->set, &x, &sum);
     if (grad != NULL) {
-        l->age_back(&p->scorer, &p->view, 1, dp, grad);
+        ek_age_back(&p->scorer, &p->view, 1, dp, grad);
         for (int i = 0; i < N; i++)
             dr[i] += dp[i];
         l->backward(&p->scorer, &p->view, 1, p->act, dr, grad);
@@ -268,11 +269,11 @@ static void test_untrained(void **state)
             if (ek_scorer_check(&p->scorer, &err) == EK_OK) {
                 l->init(&p->scorer, p->params, 1);
                 l->forward(&p->scorer, &p->view, 0, p->act, r);
-                l->age(&p->scorer, &p->view, 0, r, pr);
+                ek_age_add(&p->scorer, &p->view, 0, r, pr);
                 for (int i = 1; i < N; i++)
                     assert_true(pr[i] > pr[i - 1]);
                 if (age == EK_AGE_EXP)
-                    assert_true(fabs(exp(l->log_gamma(&p->scorer, 0, 0)) - 0.999) < 1e-9);
+                    assert_true(fabs(exp(ek_age_log_gamma(&p->scorer, 0, 0)) - 0.999) < 1e-9);
             }
             close_problem(p);
         }

@@ -7,6 +7,7 @@
 #include "core/rng.h"
 #include "core/safetensors.h"
 #include "infer/weights.h"
+#include "scorers/age.h"
 #include "scorers/carried.h"
 #include "tests/check_folder.h"
 #include "train/export.h"
@@ -132,7 +133,7 @@ static void score(const ek_scorer *s, const vectors *x, float *r, float *p)
 
         for (int h = 0; h < HEADS; h++) {
             l->forward(s, &view, h, act, r + at + first[h]);
-            l->age(s, &view, h, r + at + first[h], p + at + first[h]);
+            ek_age_add(s, &view, h, r + at + first[h], p + at + first[h]);
         }
     }
     free(act);

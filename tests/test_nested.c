@@ -2,6 +2,7 @@
  * the kvpop policy and a learned scorer, holds what the training mask says is visible. */
 #include "core/rng.h"
 #include "infer/policy.h"
+#include "scorers/age.h"
 #include "train/rank.h"
 
 #include <math.h>
@@ -88,7 +89,7 @@ static void rank_head(world *w, int h, ek_rank *rank)
     ek_cache_view(&w->whole, 0, -1, &view);
     l->forward(&w->scorer, &view, h, act, r);
     for (int j = 0; j < SEQ; j++)
-        a[j] = r[j] - (float)j * l->log_gamma(&w->scorer, 0, h);
+        a[j] = r[j] - (float)j * ek_age_log_gamma(&w->scorer, 0, h);
     ek_rank_run(rank, a, SEQ, SINKS, RECENT, KEEP);
     free(act);
 }

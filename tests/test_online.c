@@ -1,7 +1,9 @@
 /* tests/test_online.c - learned scorers in a running cache: what prefill and decode steps carry is
  * what training sees, and the sets they keep are those of the training mask. */
 #include "core/rng.h"
+#include "scorers/age.h"
 #include "scorers/carried.h"
+#include "scorers/inputs.h"
 #include "tests/check_cache.h"
 #include "train/rank.h"
 
@@ -145,7 +147,6 @@ static int differences(const ek_toy *t, const ek_toy_cell *cell, int late)
     static float r[LAYERS][HEADS][SEQ];
     static char held[SEQ][LAYERS][HEADS][SEQ];
     ek_policy p = cell->policy;
-    const ek_learner *learner = cell->scorer.cls->learner;
     ek_policy_scratch scratch = {0};
     ek_cache c;
     ek_plan plan;
@@ -182,7 +183,7 @@ static int differences(const ek_toy *t, const ek_toy_cell *cell, int late)
     for (int l = 0; l < LAYERS; l++)
         for (int h = 0; h < HEADS; h++) {
             for (int j = 0; j < SEQ; j++)
-                a[j] = r[l][h][j] - (float)j * learner->log_gamma(&cell->scorer, l, h);
+                a[j] = r[l][h][j] - (float)j * ek_age_log_gamma(&cell->scorer, l, h);
             ek_rank_run(&rank, a, SEQ, SINKS, RECENT + late, KEEP - late);
             for (int i = PROMPT - 1; i < SEQ; i++)
                 for (int j = 0; j < SEQ; j++)
@@ -226,7 +227,7 @@ static void kept_sets_are_those_of_the_training_mask(void **state)
 static void pick_ema(ek_toy_cell *cell)
 {
     const ek_scorer *s = &cell->scorer;
-    const int mlp = s->cls == &ek_scorer_mlp, in = s->cls->learner->n_inputs(s);
+    const int mlp = s->cls == &ek_scorer_mlp, in = ek_inputs_n(s);
     ek_param p[EK_MAX_PARAMS];
     const int n = s->cls->learner->describe(s, p);
 

@@ -2,6 +2,8 @@
 #include "train/trainer.h"
 
 #include "core/progress.h"
+#include "scorers/age.h"
+#include "scorers/inputs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,8 +38,7 @@ typedef struct room { /* of one head */
 static void observe_inputs(const ek_trainer *t, const ek_example *r, int layer, int h, int c,
                            moments *m, const room *own)
 {
-    const ek_learner *learner = t->scorer.cls->learner;
-    const int width = learner->n_inputs(&t->scorer);
+    const int width = ek_inputs_n(&t->scorer);
     int32_t first, n;
     ek_view view;
 
@@ -48,7 +49,7 @@ static void observe_inputs(const ek_trainer *t, const ek_example *r, int layer, 
     for (int from = 0; from < n; from += TILE) {
         const int rows = n - from < TILE ? n - from : TILE;
 
-        learner->inputs(&t->scorer, &view, h, first + from, rows, own->x);
+        ek_inputs_read(&t->scorer, &view, h, first + from, rows, own->x);
         for (int i = 0; i < rows; i++) {
             const double w = exp((double)log_weight[from + i]);
 
@@ -79,7 +80,7 @@ static double untrained(const ek_trainer *t, const ek_example *r, int layer, int
     for (int from = 0; from < n; from += TILE) {
         rows[h] = n - from < TILE ? n - from : TILE;
         begin[h] = base + from;
-        t->scorer.cls->learner->age(&t->scorer, &view, h, zero, p);
+        ek_age_add(&t->scorer, &view, h, zero, p);
         for (int i = 0; i < rows[h]; i++)
             sum += exp((double)p[i] + (double)log_weight[from + i]);
     }
@@ -118,21 +119,17 @@ static void observe(const ek_trainer *t, const ek_example *r, int layer, int h, 
 static void settle(ek_trainer *t, int layer, int h, const moments *m)
 {
     const ek_scorer *s = &t->scorer;
-    const int mean = tensor_named(s, "input.mean"), scale = tensor_named(s, "input.scale");
     const int mass = tensor_named(s, "log_mass"), bias = tensor_named(s, "out.bias");
 
-    if (mass >= 0)
-        t->params[ek_params_at(s, mass, layer, h)] = (float)log(1e-12 + m->mass / m->cuts);
+    t->params[ek_params_at(s, mass, layer, h)] = (float)log(1e-12 + m->mass / m->cuts);
     if (s->set.absolute && bias >= 0) /* expected masses begin with the right sum */
         t->params[ek_params_at(s, bias, layer, h)] = (float)-log(m->start / m->cuts);
-    if (mean < 0 || scale < 0)
-        return;
-    for (int c = 0; c < s->cls->learner->n_inputs(s); c++) {
+    for (int c = 0; c < ek_inputs_n(s); c++) {
         const double mu = m->sum[c] / m->weight;
         const double var = m->square[c] / m->weight - mu * mu;
 
-        t->params[ek_params_at(s, mean, layer, h) + (size_t)c] = (float)mu;
-        t->params[ek_params_at(s, scale, layer, h) + (size_t)c] =
+        t->params[ek_params_at(s, EK_INPUT_MEAN, layer, h) + (size_t)c] = (float)mu;
+        t->params[ek_params_at(s, EK_INPUT_SCALE, layer, h) + (size_t)c] =
             (float)(1 / sqrt((var > 0 ? var : 0) + 1e-8));
     }
 }
@@ -149,7 +146,7 @@ static ek_code open_fitting(fitting *f, ek_trainer *t, ek_err *err)
 {
     const ek_dims *d = &t->scorer.dims;
     const size_t all = (size_t)d->n_layers * (size_t)d->n_heads;
-    const size_t width = (size_t)t->scorer.cls->learner->n_inputs(&t->scorer);
+    const size_t width = (size_t)ek_inputs_n(&t->scorer);
 
     *f = (fitting){.t = t,
                    .m = calloc(all, sizeof *f->m),
@@ -177,7 +174,7 @@ static void observe_record(const fitting *f, const ek_example *r)
 {
     const ek_scorer *s = &f->t->scorer;
     const int heads = s->dims.n_heads, all = s->dims.n_layers * heads, threads = s->dev->threads;
-    const size_t width = (size_t)s->cls->learner->n_inputs(s);
+    const size_t width = (size_t)ek_inputs_n(s);
 
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int y = 0; y < all; y++) {

@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "core/rng.h"
+#include "scorers/age.h"
 #include "scorers/carried.h"
 
 #include <math.h>
@@ -250,29 +251,28 @@ static ek_loss_item item_of(const ek_trainer *t, ek_thread_room *m, int b, int c
     ek_example_slots(r, layer, h, c, t->need.recent, &first, &n);
     const size_t at = ek_example_at(r, layer, h) + (size_t)first;
 
-    return (ek_loss_item){
-        .n = n,
-        .pos = r->pos + at,
-        .mass = r->mass + ek_example_mass_at(r, layer, c, h) + first,
-        .log_weight = r->log_weight + at,
-        .eps = t->need.eps,
-        .n_seq = ek_example_over_time(r->head) ? r->head->n_seq : 0,
-        .sinks = t->need.sinks,
-        .recent = t->need.recent,
-        .keep = t->need.keep,
-        .at = t->at + (size_t)b * (size_t)t->need.loss.samples,
-        .n_at = t->n_at[b],
-        .seed = (uint64_t)t->need.seed,
-        .stream = t->stream[b],
-        .log_gamma = (double)t->scorer.cls->learner->log_gamma(&t->scorer, layer, h),
-        .log_mass = (double)t->scorer.cls->learner->log_mass(&t->scorer, layer, h),
-        .rank = m->n_ranks > b ? &m->rank[b] : NULL,
-        .scratch = m->scratch,
-        .r = m->all_r + (first - base),
-        .p = m->p,
-        .dr = m->dr,
-        .dp = m->dp,
-        .threshold = threshold != NULL ? *threshold : 0};
+    return (ek_loss_item){.n = n,
+                          .pos = r->pos + at,
+                          .mass = r->mass + ek_example_mass_at(r, layer, c, h) + first,
+                          .log_weight = r->log_weight + at,
+                          .eps = t->need.eps,
+                          .n_seq = ek_example_over_time(r->head) ? r->head->n_seq : 0,
+                          .sinks = t->need.sinks,
+                          .recent = t->need.recent,
+                          .keep = t->need.keep,
+                          .at = t->at + (size_t)b * (size_t)t->need.loss.samples,
+                          .n_at = t->n_at[b],
+                          .seed = (uint64_t)t->need.seed,
+                          .stream = t->stream[b],
+                          .log_gamma = (double)ek_age_log_gamma(&t->scorer, layer, h),
+                          .log_mass = (double)ek_age_log_mass(&t->scorer, layer, h),
+                          .rank = m->n_ranks > b ? &m->rank[b] : NULL,
+                          .scratch = m->scratch,
+                          .r = m->all_r + (first - base),
+                          .p = m->p,
+                          .dr = m->dr,
+                          .dp = m->dp,
+                          .threshold = threshold != NULL ? *threshold : 0};
 }
 
 /* Slots first .. first + n - 1 of head h alone, at cut c or behind the sequence (-1). */
@@ -299,7 +299,6 @@ void ek_trainer_slots(const ek_trainer *t, const ek_example *r, int layer, int h
 static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, int h, int base,
                     ek_loss_sum *sum, float *dparams)
 {
-    const ek_learner *learner = t->scorer.cls->learner;
     const float share = 1 / (float)(t->scorer.dims.n_layers * t->scorer.dims.n_heads);
     float *d_threshold = threshold_of(t, dparams, layer, h), slope = 0;
     ek_loss_item x = item_of(t, m, b, c, layer, h, base);
@@ -310,7 +309,7 @@ static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, i
         return;
     x.d_threshold = d_threshold != NULL ? &slope : NULL;
     see(m, &t->record[b], layer, h, c, base + (int)off, x.n, &view);
-    learner->age(&t->scorer, &view, h, x.r, m->p);
+    ek_age_add(&t->scorer, &view, h, x.r, m->p);
     ek_losses[t->need.loss.kind].run(&t->need.loss, &x, sum);
     (is_whole(t) ? ek_watch_whole : ek_watch_cut)(&x, m->pair,
                                                   &t->watch[layer * t->scorer.dims.n_heads + h]);
@@ -322,7 +321,7 @@ static void run_cut(ek_trainer *t, ek_thread_room *m, int b, int c, int layer, i
         m->dp[e] *= share;
         m->all_dr[off + e] += m->dr[e] * share + m->dp[e];
     }
-    learner->age_back(&t->scorer, &view, h, m->dp, dparams);
+    ek_age_back(&t->scorer, &view, h, m->dp, dparams);
 }
 
 /* One head over the cuts of one record.  If raw scores do not change with time, the network reads
