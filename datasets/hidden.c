@@ -139,6 +139,13 @@ static const char *const intros[] = {
     "Here is a story with several odd remarks in it; the remarks are what counts.",
 };
 
+static const char *const quote_intros[] = {
+    "Somebody has slipped a stranger's lines into these pages, and wants them back from you later.",
+    "Not all of what follows is by one hand: watch for what does not belong, and remember it.",
+    "The printer mixed up his sheets, and now a line of some other work stands in this chapter. "
+    "Keep it in mind exactly as it is.",
+};
+
 static const char *const repeats[] = {
     "Repeat the passage that begins with \"%s\".",
     "Write out again the part of the text that starts with \"%s\".",
@@ -447,9 +454,10 @@ ek_code ek_hidden_quotes(ek_hidden *h, int n, const ek_texts *prose, const ek_wi
     return EK_OK;
 }
 
-void ek_hidden_intro(ek_hidden *h, ek_draw *draw)
+void ek_hidden_intro(ek_hidden *h, int of_quotes, ek_draw *draw)
 {
-    h->intro = intros[ek_draw_below(draw, EK_COUNT(intros))];
+    h->intro = of_quotes ? quote_intros[ek_draw_below(draw, EK_COUNT(quote_intros))]
+                         : intros[ek_draw_below(draw, EK_COUNT(intros))];
 }
 
 void ek_hidden_clear(ek_hidden *h)
@@ -485,5 +493,8 @@ const char *ek_hidden_wording(int i)
     if (i < n_intros)
         return intros[i];
     i -= n_intros;
+    if (i < (int)EK_COUNT(quote_intros))
+        return quote_intros[i];
+    i -= (int)EK_COUNT(quote_intros);
     return i < (int)EK_COUNT(repeats) ? repeats[i] : NULL;
 }

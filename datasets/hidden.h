@@ -42,8 +42,8 @@ ek_code ek_hidden_list(ek_hidden *h, int n, ek_draw *draw, ek_err *err);
  * first '-'), else from another document; each at most about `tokens` long. */
 ek_code ek_hidden_quotes(ek_hidden *h, int n, const ek_texts *prose, const ek_window *source,
                          const ek_counter *counter, int tokens, ek_draw *draw, ek_err *err);
-/* One line that says that something in the text will matter. */
-void ek_hidden_intro(ek_hidden *h, ek_draw *draw);
+/* One line that says that something in the text will matter, or that it is not all of one hand. */
+void ek_hidden_intro(ek_hidden *h, int of_quotes, ek_draw *draw);
 void ek_hidden_clear(ek_hidden *h); /* zeroed or cleared is fine */
 
 /* "repeat what begins with ...", as text to free: the words are text[0 .. size). */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_PROSE = 128, REPEAT_TOKENS = 40, ATTEMPTS = 8, MAX_PASSAGES = 4 };
+enum { MIN_PROSE = 128, REPEAT_TOKENS = 40, ATTEMPTS = 8, MAX_PASSAGES = 4, MAX_QUOTES = 3 };
 
 const char *const ek_retrieval_kind_names[] = {"facts", "pairs",  "list", "passage",
                                                "mixed", "quotes", NULL};
@@ -258,7 +258,7 @@ static ek_code fixed_tokens(int *out, const ek_hidden *h, const ek_counter *c,
     return EK_OK;
 }
 
-/* Quotes, and passages of the prose, that an item of the passage or quotes kind has room for. */
+/* Quotes, and passages of the prose, that an item of the passage kind has room for. */
 static int quotes_for(const ek_retrieval_config *c)
 {
     const int n = c->min_tokens / 3 / (2 * c->passage_tokens + REPEAT_TOKENS);
@@ -301,7 +301,7 @@ static ek_code draw_hidden(ek_hidden *h, const ek_retrieval_config *c, int kind,
         return ek_hidden_facts(h, c->facts, draw, err);
     }
     if (ek_draw_below(draw, 2) == 0)
-        ek_hidden_intro(h, draw);
+        ek_hidden_intro(h, kind == EK_RETRIEVAL_QUOTES, draw);
     h->passages = kind == EK_RETRIEVAL_PASSAGE  ? passages_for(c)
                   : kind == EK_RETRIEVAL_QUOTES ? 0
                                                 : (int)ek_draw_below(draw, 2);
@@ -348,7 +348,7 @@ static ek_code draw_quotes(ek_hidden *h, const ek_retrieval_config *c, int kind,
                            const ek_counter *counter, ek_draw *draw, ek_err *err)
 {
     const int n = kind == EK_RETRIEVAL_PASSAGE  ? quotes_for(c)
-                  : kind == EK_RETRIEVAL_QUOTES ? quotes_for(c) + 2
+                  : kind == EK_RETRIEVAL_QUOTES ? 1 + (int)ek_draw_below(draw, MAX_QUOTES)
                                                 : kind == EK_RETRIEVAL_MIXED;
 
     return ek_hidden_quotes(h, n, prose, source, counter, c->passage_tokens, draw, err);

@@ -9,7 +9,8 @@
  *   list     records of a register, with questions about their fields
  *   passage  sentences of other works and passages of the prose, to be repeated
  *   mixed    half facts, half pairs, and a sentence of another work
- *   quotes   sentences of other works alone: what does not belong may be asked for
+ *   quotes   one to three sentences of other works alone: what does not belong may be asked for.
+ *            Few, because they share the attention of what is asked
  * All but facts may open with a line that says that something will matter, and pairs, list and
  * mixed may end with a passage too.
  * As a conversation:
