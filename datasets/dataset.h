@@ -57,11 +57,12 @@ typedef struct ek_grade {
  * zero and NULL mean the task's own default, which ek_task_open fills in, so that the resolved run
  * shows it.  `tasks: [fidelity, {name: passkey, lengths: [2048]}]` */
 typedef struct ek_task_config {
-    int name;             /* index into ek_task_names */
-    char *text;           /* folder or file of .txt */
-    char *needle_text;    /* verbatim: folder or file of .txt that the sentences come from */
-    int64_t samples;      /* fidelity: windows, spread over the text; 0: all there are */
-    int64_t prompt;       /* fidelity: tokens of the prompt */
+    int name;          /* index into ek_task_names */
+    char *label;       /* its suite in results: tasks of one name are told apart; NULL: the name */
+    char *text;        /* folder or file of .txt */
+    char *needle_text; /* verbatim: folder or file of .txt that the sentences come from */
+    int64_t samples;   /* fidelity: windows, spread over the text; 0: all there are */
+    int64_t prompt;    /* fidelity: tokens of the prompt */
     int64_t continuation; /* fidelity: tokens that follow */
     int kind;             /* passkey: index into its kinds: "single", "multi" */
     int64_t pairs;        /* kv_needle: how many are hidden */

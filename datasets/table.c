@@ -20,6 +20,7 @@ static const char *const kinds[] = {"single", "multi", NULL};
 #define T ek_task_config
 const ek_field ek_task_fields[] = {
     EK_ENUM(T, name, ek_task_names, "which task"),
+    EK_STRING(T, label, "suite in results, where two tasks have one name (default: the name)"),
     EK_STRING(T, text, "folder of .txt, or one file (default data/text/test)"),
     EK_INT(T, samples, 0, 1000000, "fidelity: windows, spread over the text; 0: all there are"),
     EK_INT(T, prompt, 0, 1 << 20, "fidelity: tokens of the prompt (default 4096)"),

@@ -75,6 +75,12 @@ static int64_t longest(const ek_eval_task *t)
     return most;
 }
 
+/* The suite of a task. */
+static const char *label_of(const ek_task_config *c)
+{
+    return c->label != NULL ? c->label : ek_task_names[c->name];
+}
+
 /* Samples of two such tasks would have the same names in the same cells. */
 static ek_code refuse_twins(const ek_eval *ev, int i, ek_err *err)
 {
@@ -84,12 +90,13 @@ static ek_code refuse_twins(const ek_eval *ev, int i, ek_err *err)
         const ek_task_config *b = &ev->task[j].config;
         const int alike = a->name == b->name && a->prompt == b->prompt &&
                           a->query_aware == b->query_aware && a->n_lengths == b->n_lengths &&
-                          (a->n_lengths != 1 || a->lengths[0] == b->lengths[0]);
+                          (a->n_lengths != 1 || a->lengths[0] == b->lengths[0]) &&
+                          strcmp(label_of(a), label_of(b)) == 0;
 
         if (alike)
             return EK_FAIL(err, EK_EASKED,
                            "tasks: numbers %d and %d are both %s of one length and question; give "
-                           "the second a run of its own",
+                           "one of them a label",
                            j + 1, i + 1, ek_task_names[a->name]);
     }
     return EK_OK;
@@ -135,6 +142,8 @@ static void free_defaults(ek_task_config *own, const ek_task_config *given)
 {
     if (own->text != given->text)
         free(own->text);
+    if (own->needle_text != given->needle_text)
+        free(own->needle_text);
     if (own->lengths != given->lengths)
         free(own->lengths);
     if (own->depths != given->depths)
@@ -221,7 +230,8 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err
         ek_cell_row row = ek_cell_none();
 
         row.run = ev->run;
-        row.suite = row.task = t->task->cls->name;
+        row.suite = label_of(&t->config);
+        row.task = t->task->cls->name;
         row.variant = decode_names[ev->config->decode];
         row.length = t->config.prompt > 0       ? t->config.prompt
                      : t->config.n_lengths == 1 ? t->config.lengths[0]

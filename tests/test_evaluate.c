@@ -409,6 +409,7 @@ static void limits_overrides_and_plans(void **state)
                               "-s",       "methods=[recency]",
                               "-s",       "budgets=[0.3]",
                               "-s",       "tasks.1.query_aware=true",
+                              "-s",       "tasks.0.label=two windows",
                               NULL};
 
         ek_program(&ran, &world, &how, args);
@@ -418,6 +419,9 @@ static void limits_overrides_and_plans(void **state)
                                      "= 0.3"),
                      2);
     assert_int_equal(number("limit", "SELECT count(*) FROM cell WHERE query_aware = 1"), 2);
+    assert_int_equal(number("limit", "SELECT count(*) FROM cell WHERE suite = 'two windows' AND "
+                                     "task = 'fidelity'"),
+                     2);
 }
 
 static void a_broken_baseline_stops_the_run(void **state)

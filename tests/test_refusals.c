@@ -97,6 +97,10 @@ static const request requests[] = {
     {{"evaluate", "run.yaml", "-s", "tasks.0.prompt=2000"}, "1024"},
     {{"evaluate", "run.yaml", "-s", "tasks=[{name: passkey, text: text, lengths: [400, 1025]}]"},
      "1024"},
+    {{"evaluate", "run.yaml", "-s",
+      "tasks=[{name: fidelity, text: text, prompt: 96, continuation: 16, samples: 2}, "
+      "{name: fidelity, text: text, prompt: 96, continuation: 16, samples: 1}]"},
+     "a label"},
     {{"evaluate", "run.yaml", "-s", "tasks.0.samples=5000"}, "windows"},
     {{"evaluate", "run.yaml", "-s", "tasks.0.text=nowhere"}, "nowhere"},
     {{"generate"}, "--model"},
