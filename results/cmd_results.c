@@ -33,18 +33,18 @@ static const char help[] =
     "       evictkit results export csv|jsonl|md|kvpress|lm-eval [RUN] [-o FILE|FOLDER]\n"
     "                                [--metric NAME]...   (columns of md)\n"
     "       evictkit results export csv RUN... -o FILE.csv\n"
-    "       evictkit results plot [RUN]... [-o FILE.png] [--metric NAME]... [--measured]\n"
+    "       evictkit results plot [RUN]... [-o FILE.png] [--metric NAME]... [--method NAME,...]\n"
+    "                             [--measured]\n"
     "       evictkit results plot --ablation [RUN]... | --curves [TRAINING RUN]...\n"
     "       evictkit results rebuild [RUN|all]            aggregates anew, from the samples\n"
     "\n"
     "RUN is `last` (what is meant if it is absent), an id or the beginning of one.\n"
     "--db FILE names the database (results/evictkit.db).\n"
     "\n"
-    "plot draws quality against the kept fraction; --ablation trained variants side by side;\n"
-    "--curves loss, recall, boundary accuracy and gradient norm of training runs (the last, if "
-    "none\n"
-    "is named).  Runs whose caches evict at different times (decode: grow, hold) never share a\n"
-    "table or a figure.\n"
+    "plot draws quality against the kept fraction (--method: of the learned methods and oracles\n"
+    "these alone); --ablation trained variants side by side; --curves loss, recall, boundary\n"
+    "accuracy and gradient norm of training runs (the last, if none is named).  Runs whose caches\n"
+    "evict at different times (decode: grow, hold) never share a table or a figure.\n"
     "\n"
     "compare prints, per task and budget, every method with its paired difference to full cache\n"
     "(or --base) and its 95 % bootstrap interval; then each learned method (or --method) against\n"
@@ -337,7 +337,7 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
 {
     static const char *const python[] = {"python3", "/usr/bin/python3"};
     char run[RUNS][33], script[1100];
-    const char *argv[14 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
+    const char *argv[16 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
     int n = 0, n_runs, status = NO_PYTHON;
 
     (void)out;
@@ -363,6 +363,10 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
     for (int i = 0; i < o->n_metrics; i++) {
         argv[n++] = "--metric";
         argv[n++] = o->metric[i];
+    }
+    if (o->method) {
+        argv[n++] = "--method";
+        argv[n++] = o->method;
     }
     if (o->measured)
         argv[n++] = "--measured";

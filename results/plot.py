@@ -2,12 +2,14 @@
 """Draw figures from the database alone.
 
 usage: plot.py --db FILE --run ID [--run ID]... --out FILE.png [--kind quality|ablation|curves] [--metric NAME]...
+               [--method NAME,NAME...]
        (normally `evictkit results plot`)
 
 quality   Quality against the kept fraction: one panel per task and metric, with 95 % bootstrap intervals.  Learned
           methods are thick and coloured, the best training-free one is black, the others are grey; oracle and full
           cache are the bounds.  What is kept is what was asked for (it equals it, or the run stops); --measured
-          takes kept / seen, mean over steps, which answers that are added to the cache raise.
+          takes kept / seen, mean over steps, which answers that are added to the cache raise.  --method: of the
+          learned methods and the oracles only these; rules are always there, since the best of them is named.
 ablation  Trained variants side by side: a line a variant, named by the settings in which they differ, a mark a budget;
           below them the best training-free method and the oracle.
 curves    Training runs: loss, recall of the k best, best quarter or boundary accuracy, gradient norm.  Thin is training
@@ -59,6 +61,7 @@ def arguments():
     p.add_argument("--out", required=True)
     p.add_argument("--kind", choices=["quality", "ablation", "curves"], default="quality")
     p.add_argument("--metric", action="append", default=[])
+    p.add_argument("--method", default="")
     p.add_argument("--measured", action="store_true")
     return p.parse_args()
 
@@ -130,6 +133,15 @@ def panels(rows, asked):
 
 def is_oracle(r):
     return r["method"].startswith("oracle") or r["policy"].startswith("oracle")
+
+
+def chosen(rows, names):
+    """Without the learned methods and oracles that are not among the names, if there are names."""
+    names = [n for n in names.split(",") if n]
+    for n in names:
+        if n not in {r["method"] for r in rows}:
+            fail("there is no method %s; there are %s" % (n, ", ".join(sorted({r["method"] for r in rows}))))
+    return [r for r in rows if not names or r["method"] in names or not (r["learned"] or is_oracle(r))]
 
 
 def title_of(key, n):
@@ -294,6 +306,7 @@ def sheet(n, width, height, columns):
 
 def quality(db, a):
     rows, model = read_scores(db, a.run, a.measured)
+    rows = chosen(rows, a.method)
     todo = panels(rows, a.metric)
     learned = sorted({r["method"] for r in rows if r["learned"]})
     colours = {m: LEARNED[i % len(LEARNED)] for i, m in enumerate(learned)}

@@ -232,6 +232,9 @@ static void variants_are_compared(void **state)
             fail_msg("plot %s: %s", flag[kind], ran.err);
         assert_int_equal(ran.status == 0, is_there("s.png") && is_there("s.svg"));
     }
+    RUN("results", "plot", "--method", "nonsense", "--db", "s.db", "-o", "no.png");
+    assert_true(ran.status == 2 || strstr(ran.err, "plot needs") != NULL);
+    assert_false(is_there("no.png"));
     /* The same at a held budget: a second question, which no table or figure mixes with the first.
      */
     RUN("evaluate", "run.yaml", "-s", "results=s.db", "-s", "decode=hold", "-s",
