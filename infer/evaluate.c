@@ -227,6 +227,7 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err
     for (int c = 0; c < n_cells; c++) {
         const ek_cell *cell = &ev->grid.cell[c];
         const ek_budget *b = &cell->policy.budget;
+        const ek_weights *weights = ev->grid.weights[cell->method];
         ek_cell_row row = ek_cell_none();
 
         row.run = ev->run;
@@ -238,7 +239,7 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err
                                                 : 0;
         row.method = cell->label;
         row.policy = cell->spec;
-        row.learned = ev->grid.weights[cell->method] != NULL;
+        row.learned = weights != NULL || ev->grid.maps[cell->method].block != NULL;
         row.query_aware = t->config.query_aware;
         row.seed = ev->config->seed;
         if (!cell->full) {
@@ -249,10 +250,9 @@ static ek_code store_cells(ek_eval *ev, ek_store *store, ek_eval_task *t, ek_err
             row.base = t->cell[0];
         }
         EK_TRY(ek_store_cell(store, &row, &t->cell[c], err));
-        if (row.learned)
-            EK_TRY(ek_store_cell_weights(store, t->cell[c],
-                                         ek_weights_hash(ev->grid.weights[cell->method]),
-                                         ek_weights_trained(ev->grid.weights[cell->method]), err));
+        if (weights != NULL)
+            EK_TRY(ek_store_cell_weights(store, t->cell[c], ek_weights_hash(weights),
+                                         ek_weights_trained(weights), err));
         EK_TRY(ek_store_cell_status(store, t->cell[c], "running", err));
     }
     return EK_OK;

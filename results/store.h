@@ -74,7 +74,7 @@ typedef struct ek_cell_row {
     int64_t length;      /* target tokens; 0: the text's own */
     const char *method;  /* "full" is the baseline and has no budget */
     const char *policy;  /* canonical text of method and budget */
-    int learned;         /* 1: the scorer was trained */
+    int learned;         /* 1: its scorer was trained, or its maps were fitted */
     double keep;         /* one of keep, entries, bytes; NAN, EK_NONE, EK_NONE if not asked */
     const char *keep_of; /* "prompt" or "seen" with keep, else NULL */
     int64_t entries, bytes;

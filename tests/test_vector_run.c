@@ -93,6 +93,8 @@ static void maps_are_fitted_and_used(void **state)
     RUN("evaluate", "run.yaml");
     expect(0);
     assert_int_equal(number("SELECT count(DISTINCT method) FROM cell"), 6);
+    /* What has fitted maps is not training-free, whatever its scorer. */
+    assert_int_equal(number("SELECT count(DISTINCT method) FROM cell WHERE learned = 1"), 3);
     assert_int_equal(number("SELECT sum(over_budget) FROM v_kept"), 0);
     for (size_t i = 0; i < EK_COUNT(budgets); i++) {
         const int32_t a = ek_vector_a(&m, PROMPT, budgets[i].entries);
