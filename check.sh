@@ -105,6 +105,8 @@ fuzz() { # each target for a few seconds, on its committed seeds and what it fin
 ek_install build check
 title "model and texts"
 check "fetch" python3 datasets/fetch.py || true
+title "python"
+check "numpy and safetensors" ek_python build-python && export EVICTKIT_PYTHON=$PWD/build-python/bin/python
 
 build "gcc" build gcc -DCMAKE_BUILD_TYPE=Release && run_tests "gcc" build || true
 build "sanitizers" build-asan gcc -DEVICTKIT_SANITIZE=ON && run_tests "sanitizers" build-asan || true

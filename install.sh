@@ -28,6 +28,7 @@ clang               command clang
 libomp-dev          package
 libclang-rt-dev     package
 clang-format        command clang-format
+python3-venv        python ensurepip
 git                 command git
 '
 
@@ -76,4 +77,11 @@ ek_install() {
         return 1
     fi
     rm -f "$log"
+}
+
+# A Python with numpy and safetensors, by which tests read and write the files that others would.
+ek_python() { # folder to make it in, unless it is there
+    "$1/bin/python" -c 'import numpy, safetensors' 2>/dev/null && return 0
+    rm -rf "$1"
+    python3 -m venv "$1" && "$1/bin/python" -m pip -q install --no-input numpy safetensors
 }

@@ -281,6 +281,8 @@ int main(void)
     if (run_python("-c 'import numpy, safetensors' 2>/dev/null") != 0) {
         fprintf(stderr, "%s has no numpy and safetensors: only what lies in tests/data is read\n",
                 python);
+        if (named != NULL)
+            return 1;
         python[0] = '\0';
     }
     if (mkdtemp(folder) == NULL || ek_device_open(&dev, "cpu", NULL, &err) != EK_OK)
