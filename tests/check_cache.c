@@ -155,6 +155,11 @@ static void fill(const ek_toy *t, const char *name, int layer, int heads, int32_
         }
 }
 
+void ek_toy_queries(const ek_toy *t, int layer, int32_t pos, int n, float *q)
+{
+    fill(t, "toy.q", layer, t->dims.n_heads * t->dims.group, pos, n, q);
+}
+
 static void feed_layer(const ek_toy *t, ek_cache *c, int layer, int n, int64_t n_prompt,
                        int64_t step)
 {
@@ -170,7 +175,7 @@ static void feed_layer(const ek_toy *t, ek_cache *c, int layer, int n, int64_t n
 
     fill(t, "toy.k", layer, d->n_heads, c->next_pos, n, k);
     fill(t, "toy.v", layer, d->n_heads, c->next_pos, n, v);
-    fill(t, "toy.q", layer, (int)heads, c->next_pos, n, q);
+    ek_toy_queries(t, layer, c->next_pos, n, q);
     ek_cache_append(c, layer, k, (size_t)d->n_heads * dim, v, (size_t)d->n_heads * dim, n);
     ek_cache_view(c, layer, -1, &row.view);
     t->dev->ops.attn(t->dev, &row, 1, d->scale, heads * dim, heads * dim);

@@ -40,6 +40,10 @@ void ek_toy_cache(ek_cache *c, const ek_toy *t, int room, int gaps, const ek_mea
  * else they are decode step number `step` (n is 1) and lanes take that. */
 void ek_toy_feed(const ek_toy *t, ek_cache *c, int n, int64_t n_prompt, int64_t step);
 
+/* What layer `layer` asks with, as ek_toy_feed has it: q (n, n_heads * group, head_dim) of
+ * positions pos .. pos + n - 1. */
+void ek_toy_queries(const ek_toy *t, int layer, int32_t pos, int n, float *q);
+
 /* 1 if both hold the same positions, keys, values and numbers of lane 0, its state included, to the
  * bit. */
 int ek_toy_same(const ek_cache *a, const ek_cache *b);
