@@ -175,6 +175,26 @@ static void test_regress(void **state)
     open_example(&e);
     e.x.n_seq = 0; /* no tail is cut off in five tokens */
     near(run(&e, EK_LOSS_REGRESS, &ek_loss_defaults, &sum), 0.114, 1e-6);
+    /* At a cut the priority is fitted, over time the raw score. */
+    static const float aged[5] = {-1, -1, -1, -1, -1};
+    e.x.p = aged;
+    const double at_cut = run(&e, EK_LOSS_REGRESS, &ek_loss_defaults, &sum);
+    near(at_cut, (0.8 + 1.4 + 0.6 + 1.2 + 1.0) / 5, 1e-6); /* 1.3 - .5, 1.9 - .5, ... */
+    near((double)e.dp[0], -0.2, 1e-6);
+    near((double)e.dr[0], 0, 0);
+    /* An entry that stands for three counts like three, and is no neighbour of a far one. */
+    static const float weight[5] = {0, 1.0986123f, 0, 0, 0};
+    e.x.log_weight = weight;
+    near(run(&e, EK_LOSS_REGRESS, &ek_loss_defaults, &sum), (5 * at_cut + 2 * 1.4) / 7, 1e-6);
+    e.x.log_weight = NULL;
+    e.x.p = e.r;
+    ek_loss_set smooth = ek_loss_defaults;
+    smooth.smooth = 1;
+    const double near_by = run(&e, EK_LOSS_REGRESS, &smooth, &sum);
+    for (int i = 1; i < 5; i++)
+        e.pos[i] += 10 * i;
+    near(run(&e, EK_LOSS_REGRESS, &smooth, &sum), 0.114, 1e-6);
+    assert_true(near_by > 0.2);
     ek_rank_close(&e.rank);
 }
 

@@ -188,37 +188,46 @@ static int regressed(const ek_loss_item *x, int e)
     return x->n_seq == 0 || x->n_seq - x->recent - x->pos[e] >= TAIL;
 }
 
+static double log_weight(const ek_loss_item *x, int e)
+{
+    return x->log_weight != NULL ? (double)x->log_weight[e] : 0;
+}
+
 static void count_regress(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
 {
     (void)set;
     for (int e = 0; e < x->n; e++)
-        sum->weight += regressed(x, e);
+        if (regressed(x, e))
+            sum->weight += exp(log_weight(x, e));
 }
 
-/* regress: smooth L1 of the raw score against the log target; the age is not trained by it. */
+/* regress: smooth L1 of the score against the log target.  Over time the target is of the whole
+ * life, and the raw score meets it: the age is not trained.  At a cut it is of what follows, and
+ * what is ranked meets it: the priority.  Sampled entries stand for several; only neighbours in the
+ * text are smoothed. */
 static void run_regress(const ek_loss_set *set, const ek_loss_item *x, ek_loss_sum *sum)
 {
+    const int over_time = x->n_seq > 0;
+    const ek_real *score = over_time ? x->r : x->p;
+    ek_real *slope = over_time ? x->dr : x->dp;
+
     clear(x);
     for (int e = 0; e < x->n; e++) {
         if (!regressed(x, e))
             continue;
-        const double d = (double)x->r[e] - log_target(x, e);
+        const double d = (double)score[e] - log_target(x, e), w = exp(log_weight(x, e));
 
-        sum->loss += fabs(d) < 1 ? 0.5 * d * d : fabs(d) - 0.5;
-        x->dr[e] += (ek_real)(clip(d, -1, 1) / sum->weight);
-        if (set->smooth > 0 && e + 1 < x->n && regressed(x, e + 1)) {
-            const double step = (double)x->r[e + 1] - (double)x->r[e];
+        sum->loss += w * (fabs(d) < 1 ? 0.5 * d * d : fabs(d) - 0.5);
+        slope[e] += (ek_real)(w * clip(d, -1, 1) / sum->weight);
+        if (set->smooth > 0 && e + 1 < x->n && regressed(x, e + 1) &&
+            x->pos[e + 1] == x->pos[e] + 1) {
+            const double step = (double)score[e + 1] - (double)score[e];
 
             sum->loss += set->smooth * step * step;
-            x->dr[e + 1] += (ek_real)(2 * set->smooth * step / sum->weight);
-            x->dr[e] -= (ek_real)(2 * set->smooth * step / sum->weight);
+            slope[e + 1] += (ek_real)(2 * set->smooth * step / sum->weight);
+            slope[e] -= (ek_real)(2 * set->smooth * step / sum->weight);
         }
     }
-}
-
-static double log_weight(const ek_loss_item *x, int e)
-{
-    return x->log_weight != NULL ? (double)x->log_weight[e] : 0;
 }
 
 static void count_records(const ek_loss_set *set, ek_loss_item *x, ek_loss_sum *sum)
