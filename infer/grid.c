@@ -30,6 +30,7 @@ static ek_code open_scorer(ek_method *method, ek_scorer *scorer, ek_weights **we
                                       .dims = ek_model_dims(model),
                                       .model_hash = ek_model_hash(model),
                                       .tokenizer_hash = tokenizer_hash,
+                                      .sinks = set->sinks,
                                       .recent = set->recent};
 
         if (!set->weights)

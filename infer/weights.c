@@ -65,7 +65,10 @@ static ek_code read_settings(ek_weights *w, const ek_folder *f, const ek_weights
     EK_TRY(ek_folder_int(f, "hidden", 1, MAX_HIDDEN, &w->scorer.set.hidden, err));
     EK_TRY(ek_folder_int(f, "sinks", 0, 1 << 20, &w->scorer.set.sinks, err));
     EK_TRY(ek_folder_int(f, "recent", 1, 1 << 20, &w->scorer.set.recent, err));
-    if (need->recent > 0 && need->recent != w->scorer.set.recent)
+    if (need->sinks >= 0 && need->sinks != w->scorer.set.sinks)
+        return EK_FAIL(err, EK_EASKED, "%s: trained for %lld sinks, found sinks %lld in the method",
+                       f->config, (long long)w->scorer.set.sinks, (long long)need->sinks);
+    if (need->recent >= 0 && need->recent != w->scorer.set.recent)
         return EK_FAIL(err, EK_EASKED,
                        "%s: trained for a recent window of %lld, found recent %lld in the method",
                        f->config, (long long)w->scorer.set.recent, (long long)need->recent);

@@ -45,7 +45,7 @@ typedef struct ek_weights_need {
     const char *method; /* "foresight"; NULL: any */
     const ek_dims *dims;
     const char *model_hash, *tokenizer_hash;
-    int64_t recent; /* window the user asks for; 0 or less: the trained one */
+    int64_t sinks, recent; /* protection the user asks for; negative: what it was trained for */
 } ek_weights_need;
 
 /* EK_EASKED: not there, or made for something else; EK_EINPUT: damaged. */

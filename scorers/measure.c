@@ -83,14 +83,24 @@ int ek_measure_wants_prob(const ek_measure *m, int64_t t)
     return is_attention(m) && m->carry.kind != EK_CARRY_ONCE && is_update(m, t);
 }
 
+/* Weights named twice lie in memory twice and are the same. */
+static int same_params(const ek_scorer *a, const ek_scorer *b)
+{
+    if (a->params == b->params || a->params == NULL || b->params == NULL)
+        return a->params == b->params;
+    return ek_params_size(a) == ek_params_size(b) &&
+           memcmp(a->params, b->params, ek_params_size(a) * sizeof *a->params) == 0;
+}
+
 static int same_scorer(const ek_scorer *a, const ek_scorer *b)
 {
     if (a == NULL || b == NULL)
         return a == b;
-    return a->params == b->params && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
+    return a->cls == b->cls && a->set.seed == b->set.seed && a->set.hidden == b->set.hidden &&
            a->set.age == b->set.age && a->set.rms == b->set.rms && a->set.delay == b->set.delay &&
            a->set.norm == b->set.norm && a->set.skip == b->set.skip &&
-           a->set.carried == b->set.carried && a->set.absolute == b->set.absolute;
+           a->set.carried == b->set.carried && a->set.absolute == b->set.absolute &&
+           same_params(a, b);
 }
 
 int ek_measure_same(const ek_measure *a, const ek_measure *b)

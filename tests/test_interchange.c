@@ -142,8 +142,11 @@ static void score(const ek_scorer *s, const vectors *x, float *r, float *p)
 /* Greatest difference between the scores in a folder and those of the program's own reading. */
 static double error_of(const char *dir, const char *kind)
 {
-    static const ek_weights_need need = {
-        .dims = &dims, .model_hash = "interchange", .tokenizer_hash = "interchange"};
+    static const ek_weights_need need = {.dims = &dims,
+                                         .model_hash = "interchange",
+                                         .tokenizer_hash = "interchange",
+                                         .sinks = -1,
+                                         .recent = -1};
     static vectors x;
     static float r[ALL * MOST], p[ALL * MOST];
     double worst = 0;

@@ -74,7 +74,9 @@ static void test_round_trip(void **state)
     ek_model *m = open_model(model, &tok);
     const ek_weights_need need = {.dims = ek_model_dims(m),
                                   .model_hash = ek_model_hash(m),
-                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
+                                  .tokenizer_hash = ek_tokenizer_hash(tok),
+                                  .sinks = -1,
+                                  .recent = -1};
     const char *dir = ek_check_in_folder("memory");
     float *params;
     ek_weights *w;
@@ -120,7 +122,9 @@ static void test_weights(void **state)
     ek_weights_need need = {.method = "foresight",
                             .dims = ek_model_dims(m),
                             .model_hash = ek_model_hash(m),
-                            .tokenizer_hash = ek_tokenizer_hash(tok)};
+                            .tokenizer_hash = ek_tokenizer_hash(tok),
+                            .sinks = -1,
+                            .recent = -1};
     const char *dir = ek_check_in_folder("memory");
     ek_method method = ek_method_foresight;
     ek_weights *w;
@@ -139,7 +143,11 @@ static void test_weights(void **state)
     need.recent = 64;
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "recent window of 16"));
-    need.recent = 0;
+    need.recent = -1;
+    need.sinks = 1;
+    assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "found sinks 1"));
+    need.sinks = -1;
     need.method = "kvpop";
     assert_int_equal(ek_weights_open(&w, dir, &need, dev, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "weights of foresight"));
@@ -195,7 +203,9 @@ static void test_damaged(void **state)
     ek_model *m = open_model(model, &tok);
     const ek_weights_need need = {.dims = ek_model_dims(m),
                                   .model_hash = ek_model_hash(m),
-                                  .tokenizer_hash = ek_tokenizer_hash(tok)};
+                                  .tokenizer_hash = ek_tokenizer_hash(tok),
+                                  .sinks = -1,
+                                  .recent = -1};
     char *dir = ek_check_in_folder("bent"), *json = ek_check_in_folder("bent/config.json");
     char *bin = ek_check_in_folder("bent/model.safetensors");
     ek_map good, params;
