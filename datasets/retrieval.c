@@ -391,6 +391,8 @@ ek_code ek_retrieval_make(ek_retrieval *out, const ek_texts *prose, const ek_cou
     EK_CHECK(ek_texts_window(&r.source, prose, (size_t)target * 5, ek_draw_below(&draw, UINT64_MAX),
                              i, err));
     EK_CHECK(draw_quotes(&hidden, config, kind, prose, &r.source, counter, &draw, err));
+    if (hidden.n_asks + hidden.passages == 0) /* the texts have no such sentence */
+        hidden.passages = 1;
     EK_CHECK(fixed_tokens(&fixed, &hidden, counter, config, err));
     while (target - fixed < MIN_PROSE && kind != EK_RETRIEVAL_FACTS && drop_one(&hidden))
         EK_CHECK(fixed_tokens(&fixed, &hidden, counter, config, err));

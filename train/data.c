@@ -114,6 +114,15 @@ static void hash_all(ek_data *d, ek_hasher *h)
     ek_hasher_close(h, d->hash);
 }
 
+int64_t ek_data_shortest(const ek_data_set *set)
+{
+    const int64_t least = set->cut > 0 ? set->cut + 256 : set->length * 3 / 4;
+
+    if (!(set->mix > 0))
+        return set->length;
+    return least < set->length - 64 ? least : set->length - 64;
+}
+
 ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const ek_gguf *gguf,
                      ek_tokenizer *tok, ek_err *err)
 {
@@ -122,13 +131,17 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
 
     if (set->texts == NULL)
         return EK_FAIL(err, EK_EASKED, "data.texts: expected a folder of .txt files");
-    if (set->cut > 0 && set->mix < 1 && set->cut + set->horizon > set->length)
+    if (set->cut > 0 && set->mix < 1 && set->cut + set->horizon + set->cuts - 1 > set->length)
         return EK_FAIL(err, EK_EASKED,
-                       "data: cut %lld and horizon %lld make more than the length of %lld",
-                       (long long)set->cut, (long long)set->horizon, (long long)set->length);
-    if (set->mix > 0 && set->length < 512)
-        return EK_FAIL(err, EK_EASKED, "data.length: found %lld, retrieval text needs 512",
+                       "data: %lld cuts from %lld on and a horizon of %lld make more than the "
+                       "length of %lld",
+                       (long long)set->cuts, (long long)set->cut, (long long)set->horizon,
                        (long long)set->length);
+    if (set->mix > 0 && ek_data_shortest(set) < 512)
+        return EK_FAIL(err, EK_EASKED,
+                       "data.length: found %lld; the shortest retrieval texts would have %lld "
+                       "tokens, expected 512",
+                       (long long)set->length, (long long)ek_data_shortest(set));
     d = calloc(1, sizeof *d);
     if (d == NULL)
         return EK_FAIL(err, EK_ENOMEM, "training data");
@@ -282,12 +295,10 @@ ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err)
 
     if (!is_retrieval(d, i))
         return prose(d, i, out, err);
-    const int64_t least = d->set.cut > 0 ? d->set.cut + 256 : d->set.length * 3 / 4;
-    ek_retrieval_config config = {
-        .facts = (int)d->set.facts,
-        .min_tokens = (int)(least < d->set.length - 64 ? least : d->set.length - 64),
-        .max_tokens = (int)d->set.length,
-        .passage_tokens = (int)d->set.passage};
+    ek_retrieval_config config = {.facts = (int)d->set.facts,
+                                  .min_tokens = (int)ek_data_shortest(&d->set),
+                                  .max_tokens = (int)d->set.length,
+                                  .passage_tokens = (int)d->set.passage};
     memcpy(config.weight, &d->set.kinds, sizeof config.weight);
     EK_TRY(ek_retrieval_make(&r, &d->texts, &d->counter, &config, d->seed, i, err));
     const ek_code code = render(d, &r, out, err);

@@ -57,6 +57,8 @@ ek_code ek_data_open(ek_data **out, const ek_data_set *set, int64_t seed, const 
 void ek_data_close(ek_data *d);
 ek_code ek_data_sequence(ek_data *d, int64_t i, ek_sequence *out, ek_err *err);
 const char *ek_data_kind_name(int kind);
+/* Tokens that the shortest sequence may have. */
+int64_t ek_data_shortest(const ek_data_set *set);
 /* Of texts, templates, settings and seed: 32 hex digits. */
 const char *ek_data_hash(const ek_data *d);
 const char *ek_data_template_hash(const ek_data *d);

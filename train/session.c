@@ -60,13 +60,17 @@ static ek_code check_set(const ek_train_set *set, ek_err *err)
     if (set->data.cut > 0 && set->data.cut < set->sinks + set->recent + 64)
         return EK_FAIL(err, EK_EASKED, "data.cut: found %lld, expected at least %lld",
                        (long long)set->data.cut, (long long)(set->sinks + set->recent + 64));
-    if (ek_losses[set->loss.kind].whole &&
-        set->data.length < set->sinks + set->recent + set->keep + 128)
+    if (set->data.cut > 0 && set->target.horizon != ek_target_defaults.horizon)
         return EK_FAIL(err, EK_EASKED,
-                       "data.length: found %lld; %lld sinks, %lld recent and %lld kept leave no "
-                       "position to train on, expected at least %lld",
-                       (long long)set->data.length, (long long)set->sinks, (long long)set->recent,
-                       (long long)set->keep,
+                       "target.horizon is for whole sequences; at cuts data.horizon says how much "
+                       "text follows");
+    if (ek_losses[set->loss.kind].whole &&
+        ek_data_shortest(&set->data) < set->sinks + set->recent + set->keep + 128)
+        return EK_FAIL(err, EK_EASKED,
+                       "data.length: the shortest sequences have %lld tokens; %lld sinks, %lld "
+                       "recent and %lld kept leave no position to train on, expected at least %lld",
+                       (long long)ek_data_shortest(&set->data), (long long)set->sinks,
+                       (long long)set->recent, (long long)set->keep,
                        (long long)(set->sinks + set->recent + set->keep + 128));
     return EK_OK;
 }
