@@ -130,6 +130,24 @@ static void test_learns(void **state)
     }
 }
 
+/* The first of these words in a file becomes the other, of the same length. */
+static void change_name(const char *path, const char *from, const char *to)
+{
+    ek_map map;
+    ek_err err;
+
+    assert_int_equal(ek_map_open(&map, path, &err), EK_OK);
+    const size_t size = map.size;
+    char *copy = malloc(size), *at;
+    memcpy(copy, map.data, size);
+    ek_map_close(&map);
+    at = memmem(copy, size, from, strlen(from));
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    assert_int_equal(ek_file_write(path, copy, size, &err), EK_OK);
+    free(copy);
+}
+
 /* Stopped and resumed: the same bits as never stopping; and with one thread as with several. */
 static void test_resume(void **state)
 {
@@ -152,7 +170,9 @@ static void test_resume(void **state)
         assert_int_equal(ek_trainer_open(&b, &need, &err), EK_OK);
         assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err), EK_OK);
         assert_int_equal(b->step, 11);
+        assert_true(isfinite(a->smooth) && b->smooth == a->smooth);
         steps(b, 12);
+        assert_true(b->smooth == whole->smooth && b->smooth != a->smooth);
         assert_memory_equal(whole->params, b->params, b->n * sizeof(float));
         assert_memory_equal(whole->optim.m, b->optim.m, b->n * sizeof(float));
         assert_memory_equal(whole->optim.v, b->optim.v, b->n * sizeof(float));
@@ -174,6 +194,10 @@ static void test_resume(void **state)
         assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
                          EK_EINPUT);
         assert_non_null(strstr(err.msg, "damaged checkpoint"));
+        change_name(path, "smooth", "smoosh"); /* an older program's: without the smoothed loss */
+        assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
+                         EK_EINPUT);
+        assert_non_null(strstr(err.msg, "older evictkit"));
         assert_int_equal(ek_file_write(path, "damaged", 7, &err), EK_OK);
         assert_int_equal(ek_trainer_load(b, path, "0123456789abcdef0123456789abcdef", &err),
                          EK_EINPUT);

@@ -2,6 +2,7 @@
 #ifndef EK_TRAIN_COHORT_H
 #define EK_TRAIN_COHORT_H
 
+#include "core/json.h"
 #include "train/log.h"
 #include "train/reading.h"
 
@@ -18,7 +19,6 @@ typedef struct ek_variant { /* one run */
     char target_hash[33];
     char *checkpoint, *weights_json, *weights_bin;
     ek_train_stats last, valid; /* of the last step and look */
-    double smooth;              /* loss */
     double seconds;             /* spent in steps */
     int64_t begun;              /* step at which this call took over */
     int open;                   /* its log is open and it has steps to do */
@@ -36,6 +36,10 @@ typedef struct ek_cohort {
  * stands between it and what is said. */
 const char *ek_variant_name(const ek_cohort *g, const ek_variant *v);
 const char *ek_variant_gap(const ek_cohort *g);
+
+/* What the progress line says of runs that step together: a loss for each, held out if any was
+ * measured in this call; "-" for a run without one, as one that was finished before. */
+void ek_cohort_losses(const ek_cohort *g, ek_text *out);
 
 /* Take the steps of all open runs, in lockstep; each is exported and its log closed at its end.
  * EK_ESTOPPED: stopped on request, checkpoints written. */

@@ -1,7 +1,6 @@
 /* train/loop.c - the steps of runs that share a reading: log, look, save, export. */
 #include "train/cohort.h"
 
-#include "core/json.h"
 #include "core/progress.h"
 #include "train/export.h"
 
@@ -53,7 +52,7 @@ static ek_code export_all(ek_cohort *g, ek_variant *v, ek_err *err)
                                 .target = v->target_hash,
                                 .settings = v->text,
                                 .steps = v->trainer->step,
-                                .loss_last = v->smooth};
+                                .loss_last = v->trainer->smooth};
 
     EK_TRY(ek_scorer_write(v->set->out, &x, err));
     EK_TRY(ek_log_file(&v->log, v->weights_json, err));
@@ -74,7 +73,7 @@ static void describe(const ek_variant *v, ek_text *out)
     const int held = isfinite(v->valid.loss);
     const ek_train_stats *x = held ? &v->valid : &v->last;
 
-    ek_text_add(out, "loss %.4f", v->smooth);
+    ek_text_add(out, "loss %.4f", v->trainer->smooth);
     if (held)
         ek_text_add(out, "  held out %.4f", x->loss);
     ek_text_add(out, "  %s %.3f", right_of(v), x->acc);
@@ -95,7 +94,7 @@ static void say_end(ek_cohort *g, const ek_variant *v)
                      ek_variant_gap(g), v->valid.loss, right_of(v), v->valid.acc, recall);
     ek_train_say(g->options, "trained     %s%s%lld steps in %.0f s (%.2f s per step), loss %.4f",
                  ek_variant_name(g, v), ek_variant_gap(g), (long long)n, v->seconds,
-                 v->seconds / (double)(n > 0 ? n : 1), v->smooth);
+                 v->seconds / (double)(n > 0 ? n : 1), v->trainer->smooth);
     ek_train_say(g->options, "weights     %s", v->set->out);
 }
 
@@ -127,7 +126,6 @@ static ek_code step_one(ek_cohort *g, ek_variant *v, int stop, ek_err *err)
     EK_TRY(code);
     v->seconds += took;
     EK_TRY(ek_log_step(&v->log, t->step, NULL, &v->last, took, err));
-    v->smooth = isnan(v->smooth) ? v->last.loss : 0.95 * v->smooth + 0.05 * v->last.loss;
     if (t->step % set->valid_every == 0 || t->step == set->steps)
         EK_TRY(look(g, v, err));
     if (t->step < set->steps)
@@ -157,18 +155,32 @@ static int64_t most_steps(const ek_cohort *g)
     return most;
 }
 
+void ek_cohort_losses(const ek_cohort *g, ek_text *out)
+{
+    int held = 0;
+
+    for (int i = 0; i < g->n; i++)
+        held = held || isfinite(g->v[i].valid.loss);
+    ek_text_add(out, "%s", held ? "held out" : "loss");
+    for (int i = 0; i < g->n && i < SHOWN; i++) {
+        const ek_variant *v = &g->v[i];
+        const double loss = held ? v->valid.loss : v->trainer != NULL ? v->trainer->smooth : NAN;
+
+        if (isfinite(loss))
+            ek_text_add(out, " %.3f", loss);
+        else
+            ek_text_add(out, " -");
+    }
+}
+
 static void show(const ek_cohort *g, ek_progress *p, int64_t step)
 {
     ek_text note = {0}; /* a loss that runs away has any number of digits */
 
-    if (g->n == 1) {
+    if (g->n == 1)
         describe(&g->v[0], &note);
-    } else {
-        ek_text_add(&note, "%s", isfinite(g->v[0].valid.loss) ? "held out" : "loss");
-        for (int i = 0; i < g->n && i < SHOWN; i++)
-            ek_text_add(&note, " %.3f",
-                        isfinite(g->v[i].valid.loss) ? g->v[i].valid.loss : g->v[i].smooth);
-    }
+    else
+        ek_cohort_losses(g, &note);
     ek_progress_at(p, step, note.failed ? NULL : note.data);
     ek_text_clear(&note);
 }

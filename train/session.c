@@ -98,7 +98,7 @@ static ek_scorer scorer_of(const ek_cohort *g, const ek_variant *v)
 
 static ek_code open_variant(const ek_cohort *g, ek_variant *v, const ek_train_set *set, ek_err *err)
 {
-    *v = (ek_variant){.set = set, .smooth = NAN, .valid = {.loss = NAN, .acc = NAN}};
+    *v = (ek_variant){.set = set, .valid = {.loss = NAN, .acc = NAN}};
     v->text = ek_config_text(set, ek_train_fields);
     v->checkpoint = ek_train_path(set, "checkpoint.safetensors");
     v->weights_json = ek_train_path(set, "config.json");

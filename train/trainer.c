@@ -171,6 +171,7 @@ ek_code ek_trainer_open(ek_trainer **out, const ek_trainer_need *need, ek_err *e
     t->room = calloc((size_t)t->scorer.dev->threads, sizeof *t->room);
     t->order = calloc((size_t)need->records.n, sizeof *t->order);
     t->epoch = -1;
+    t->smooth = NAN;
     if (t->params == NULL || t->grad == NULL || t->record == NULL || t->at == NULL ||
         t->n_at == NULL || t->stream == NULL || t->sum == NULL || t->watch == NULL ||
         t->room == NULL || t->order == NULL)
@@ -472,6 +473,7 @@ ek_code ek_trainer_step(ek_trainer *t, ek_train_stats *out, ek_err *err)
     EK_CHECK(ek_optim_step(&t->optim, t->params, t->grad, step, t->need.steps, &stats.norm, err));
     drop_records(t);
     t->step = step;
+    t->smooth = isnan(t->smooth) ? stats.loss : 0.95 * t->smooth + 0.05 * stats.loss;
     *out = stats;
     return EK_OK;
 fail:

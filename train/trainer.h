@@ -52,6 +52,7 @@ typedef struct ek_trainer {
     float *params, *grad; /* (n) */
     ek_optim optim;
     int64_t step;         /* done */
+    double smooth;        /* the loss, smoothed over all steps done; NAN before the first */
     ek_example *record;   /* (batch) of this step */
     int32_t *at;          /* (batch, samples) positions sampled in each */
     int *n_at;            /* (batch) */
@@ -81,8 +82,9 @@ ek_code ek_trainer_step(ek_trainer *t, ek_train_stats *out, ek_err *err);
 /* Loss over the records held out; parameters stay. */
 ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err);
 
-/* Parameters, moments and step, in one safetensors file that appears whole.  identity names the
- * run (its settings' hash); loading another's is EK_EASKED. */
+/* Parameters, moments, step and smoothed loss, in one safetensors file that appears whole. identity
+ * names the run (its settings' hash); loading another's is EK_EASKED, a damaged one EK_EINPUT,
+ * after which the trainer can only be closed. */
 ek_code ek_trainer_save(const ek_trainer *t, const char *path, const char *identity, ek_err *err);
 ek_code ek_trainer_load(ek_trainer *t, const char *path, const char *identity, ek_err *err);
 
