@@ -2,7 +2,7 @@
 #ifndef EK_TESTS_CHECK_FOLDER_H
 #define EK_TESTS_CHECK_FOLDER_H
 
-#include "core/err.h"
+#include "train/session.h"
 
 extern char ek_check_folder[64];
 int ek_check_folder_open(const char *name); /* /tmp/evictkit-NAME-XXXXXX; 0, or -1 */
@@ -14,8 +14,16 @@ void ek_check_ok(ek_code code, const ek_err *err); /* fails the test with the me
 /* model.safetensors in two folders: the same bytes (1), or others (0). */
 void ek_check_same_weights(const char *a, const char *b, int same);
 
-/* This very program with these arguments, once for each of so many times: killed (SIGKILL) after
- * step, 2 * step and so on microseconds. */
-void ek_check_kill(const char *const *argv, int times, unsigned step);
+/* final_loss in config.json in two folders: the same (1), or others (0). */
+void ek_check_same_loss(const char *a, const char *b, int same);
+
+/* What two training runs left in their databases (train_step, train_value and train_head, all but
+ * clock times): the same rows and some (1), or others (0).  Runs are named by their settings. */
+void ek_check_same_log(const ek_train_set *a, const ek_train_set *b, int same);
+
+/* This very program with these arguments, which trains into folder `out`, so many times: killed
+ * (SIGKILL) as soon as it has written a checkpoint there.  Fails the test if none comes, or if the
+ * run was not in its midst: it ended by itself, or had written its weights. */
+void ek_check_kill(const char *const *argv, int times, const char *out);
 
 #endif

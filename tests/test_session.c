@@ -201,6 +201,7 @@ static void test_resume(void **state)
     assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
     ek_check_ok(run(&s, 1, 0, &err), &err);
     ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    ek_check_same_loss(ek_check_in_folder("memory"), s.out, 1);
     s.out = ek_check_in_folder("stopped");
     s.trace = EK_TRACE_MEMORY;
     s.results = ek_check_in_folder("resume.db");
@@ -210,22 +211,45 @@ static void test_resume(void **state)
     assert_int_equal(run(&s, 1, 3, &err), EK_ESTOPPED);
     ek_check_ok(run(&s, 1, 0, &err), &err);
     ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    ek_check_same_loss(ek_check_in_folder("memory"), s.out, 1);
+    ek_check_same_loss(ek_check_in_folder("seed"), s.out, 0); /* negative control */
     assert_false(ek_file_exists(ek_check_in_folder("stopped/checkpoint.safetensors")));
     ek_check_ok(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
 }
 
-/* kill -9 at some moment, resume: the same weights. */
+/* A run that is killed: its first checkpoint comes long before its end. */
+static ek_train_set long_settings(char *out, char *results)
+{
+    ek_train_set s = settings(out);
+
+    s.results = results;
+    s.steps = 400;
+    s.save_every = 10;
+    s.valid_every = 50;
+    return s;
+}
+
+/* kill -9 in mid-run, twice, then resume: weights, loss and log of a run that was left alone. */
 static void test_kill(void **state)
 {
-    ek_train_set s = settings(ek_check_in_folder("killed"));
+    ek_train_set s = long_settings(ek_check_in_folder("killed"), ek_check_in_folder("kill.db"));
+    ek_train_set left =
+        long_settings(ek_check_in_folder("left-alone"), ek_check_in_folder("left-alone.db"));
     ek_err err;
 
     (void)state;
-    s.results = ek_check_in_folder("kill.db");
     const char *const argv[] = {"test_session", "--child", s.out, s.results, model, NULL};
-    ek_check_kill(argv, 3, 60000);
+    ek_check_kill(argv, 2, s.out);
     ek_check_ok(run(&s, 1, 0, &err), &err);
-    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    ek_check_ok(run(&left, 0, 0, &err), &err);
+    ek_check_same_weights(left.out, s.out, 1);
+    ek_check_same_loss(left.out, s.out, 1);
+    ek_check_same_log(&left, &s, 1);
+    left.seed = 2; /* negative control */
+    left.out = ek_check_in_folder("left-other");
+    ek_check_ok(run(&left, 0, 0, &err), &err);
+    ek_check_same_loss(left.out, s.out, 0);
+    ek_check_same_log(&left, &s, 0);
 }
 
 /* Retrieval text and the pair loss over whole sequences. */
@@ -291,11 +315,10 @@ static void test_scorers(void **state)
 
 static int child(char **argv)
 {
-    ek_train_set s = settings(argv[2]);
     ek_err err;
 
-    s.results = argv[3];
-    s.model = argv[4];
+    snprintf(model, sizeof model, "%s", argv[4]);
+    const ek_train_set s = long_settings(argv[2], argv[3]);
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK)
         return 1;
     return run(&s, 1, 0, &err) != EK_OK;

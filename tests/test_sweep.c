@@ -5,9 +5,10 @@
 #include "results/store.h"
 #include "tests/check_folder.h"
 #include "tests/tiny_model.h"
-#include "train/reading.h"
+#include "train/cohort.h"
 #include "train/sweep.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -284,6 +285,26 @@ static double number(const char *db, const char *sql)
     return x;
 }
 
+/* The progress line: nothing, and no NaN, for a run that was done before or has no look yet. */
+static void test_losses(void **state)
+{
+    ek_trainer trainer[2] = {{.smooth = 0.5}, {.smooth = 0.25}};
+    ek_variant v[3] = {{.trainer = &trainer[0], .valid = {.loss = NAN}},
+                       {.valid = {.loss = NAN}},
+                       {.trainer = &trainer[1], .valid = {.loss = NAN}}};
+    const ek_cohort g = {.v = v, .n = 3};
+    ek_text line = {0};
+
+    (void)state;
+    ek_cohort_losses(&g, &line);
+    assert_string_equal(line.data, "loss 0.500 - 0.250");
+    ek_text_clear(&line);
+    v[2].valid.loss = 2;
+    ek_cohort_losses(&g, &line);
+    assert_string_equal(line.data, "held out - - 2.000");
+    ek_text_clear(&line);
+}
+
 /* Checkpoints of different rhythm, stopped twice: runs that are further on wait for the others. */
 static const char *const rhythm[] = {"save_every=3,5", "scorer.age=exp,input"};
 
@@ -294,6 +315,7 @@ static void same_as_alone(const ek_train_set *set, int n)
 
         snprintf(alone, sizeof alone, "%s/alone%d", ek_check_folder, i % 2 * 2);
         ek_check_same_weights(alone, set[i].out, 1);
+        ek_check_same_loss(alone, set[i].out, 1);
     }
 }
 
@@ -328,30 +350,41 @@ static void test_resume(void **state)
     ek_sweep_close(set, n);
 }
 
-static ek_code open_killed(ek_train_set **set, int *n, ek_err *err)
+/* Four runs whose first checkpoints come long before their end. */
+static ek_code open_long(const char *name, ek_train_set **set, int *n, ek_err *err)
 {
     char out[200], db[200];
-    const char *const sets[] = {"trace=none", out, db};
+    const char *const sets[] = {"trace=none", "steps=120", "valid_every=20", out, db};
 
-    snprintf(out, sizeof out, "out=%s/killed", ek_check_folder);
-    snprintf(db, sizeof db, "results=%s/kill.db", ek_check_folder);
-    return open_runs(set, n, sets, 3, rhythm, 2, err);
+    snprintf(out, sizeof out, "out=%s/%s", ek_check_folder, name);
+    snprintf(db, sizeof db, "results=%s/%s.db", ek_check_folder, name);
+    return open_runs(set, n, sets, 5, rhythm, 2, err);
 }
 
-/* kill -9 at some moments, resume: the same weights. */
+/* kill -9 in mid-run, twice, then resume: weights, losses and log of runs that were left alone.  Of
+ * the first kill only those that save more often have a checkpoint; the others begin again. */
 static void test_kill(void **state)
 {
-    ek_train_set *set;
+    ek_train_set *set, *left;
     ek_err err;
     int n;
 
     (void)state;
     const char *const argv[] = {"test_sweep", "--child", ek_check_folder, NULL};
-    ek_check_kill(argv, 4, 100000);
-    ek_check_ok(open_killed(&set, &n, &err), &err);
+    ek_check_ok(open_long("killed", &set, &n, &err), &err);
+    ek_check_ok(open_long("left-alone", &left, &n, &err), &err);
+    ek_check_kill(argv, 2, set[0].out);
     ek_check_ok(run(set, n, 1, 0, &err), &err);
-    same_as_alone(set, n);
+    ek_check_ok(run(left, n, 0, 0, &err), &err);
+    for (int i = 0; i < n; i++) {
+        ek_check_same_weights(left[i].out, set[i].out, 1);
+        ek_check_same_loss(left[i].out, set[i].out, 1);
+        ek_check_same_log(&left[i], &set[i], 1);
+    }
+    ek_check_same_loss(left[0].out, set[1].out, 0); /* negative control: another age */
+    ek_check_same_log(&left[0], &set[1], 0);
     ek_sweep_close(set, n);
+    ek_sweep_close(left, n);
 }
 
 /* One run's loss stops being a number: the others finish, and the call says so. */
@@ -454,7 +487,7 @@ static int child(void)
     int n;
 
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
-        open_killed(&set, &n, &err) != EK_OK)
+        open_long("killed", &set, &n, &err) != EK_OK)
         return 1;
     return run(set, n, 1, 0, &err) != EK_OK;
 }
@@ -465,9 +498,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_names),     cmocka_unit_test(test_shares),
         cmocka_unit_test(test_read_once), cmocka_unit_test(test_bits),
         cmocka_unit_test(test_carried),   cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_resume),    cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_one_fails), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ablations)};
+        cmocka_unit_test(test_losses),    cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_ablations)};
     const ek_tiny big = {.n_ctx = 2048};
     char text[900];
     ek_err err;
