@@ -12,8 +12,8 @@ quality   Quality against the kept fraction: one panel per task and metric, with
           learned methods and the oracles only these; rules are always there, since the best of them is named.
 ablation  Trained variants side by side: a line a variant, named by the settings in which they differ, a mark a budget;
           below them the best training-free method and the oracle.
-curves    Training runs: loss, recall of the k best, best quarter or boundary accuracy, gradient norm.  Thin is training
-          (smoothed), thick with marks is text held out, dotted is what chance gives.
+curves    Training runs: loss, recall of the k best, of the best quarter, boundary accuracy, gradient norm.  Thin is
+          training (smoothed), thick with marks is text held out, dotted is what chance gives.
 
 Writes FILE.png and FILE.svg.  Exit status: 0; 2 nothing to draw; 3 no matplotlib.
 """
@@ -46,6 +46,7 @@ LABEL = {
     "Mean PPL ratio": "perplexity / full cache's", "PPL": "perplexity", "Same top p": "same top token (%)",
     "recall": "top-k recall (%)",
 }
+RANKING = {"pair", "hinge", "survival", "bce"}  # losses over decisions
 LOWER = {"Mean KLD", "99% KLD", "Mean PPL ratio", "PPL", "Maximum KLD", "Median KLD"}
 
 
@@ -414,6 +415,14 @@ def read_steps(db, run):
     return out
 
 
+def settle_accuracy(split, loss):
+    """Of a ranking loss `acc` is boundary accuracy, which every run of today has by its own name."""
+    if loss in RANKING:
+        acc = split.pop("acc", [])
+        if acc:
+            split.setdefault("boundary", acc)
+
+
 def curves(db, a):
     steps, kinds = {}, {}
     for run in a.run:
@@ -421,22 +430,19 @@ def curves(db, a):
         kinds.update({run: r["loss"] for r in db.ask("SELECT loss FROM train_run WHERE run = ?", run)})
         if not steps[run]["train"]:
             fail("run %.8s has no training steps" % run)
+        for split in steps[run].values():
+            settle_accuracy(split, kinds.get(run))
     names = name_variants(db, a.run)
-    # What a loss counts, and what its accuracy is of, differs from loss to loss: a panel each.
+    # What a loss counts differs from loss to loss: a panel each.
     todo = [("loss", k, "loss (%s)" % k) for k in sorted(set(kinds.values()))] + [
-        ("recall", None, "recall of the k best")]
-    ranks = {"pair", "hinge", "survival", "bce"}
-    for group, title in (({k for k in kinds.values() if k not in ranks}, "recall of the target's best quarter"),
-                         ({k for k in kinds.values() if k in ranks}, "boundary accuracy")):
-        if group:
-            todo.append(("acc", group, title))
-    todo.append(("grad_norm", None, "gradient norm"))
+        ("recall", None, "recall of the k best"), ("acc", None, "recall of the target's best quarter"),
+        ("boundary", None, "boundary accuracy"), ("grad_norm", None, "gradient norm")]
     measured = {name for run in a.run for split in steps[run].values() for name in split}
-    todo = [t for t in todo if t[0] in measured]  # runs of an older program have no recall
+    todo = [t for t in todo if t[0] in measured]  # runs of an older program lack some
     fig, flat = sheet(len(todo), 5.4, 3.4, 2)
     for ax, (name, of, title) in zip(flat, todo):
         for i, run in enumerate(a.run):
-            if of is not None and (kinds.get(run) != of if isinstance(of, str) else kinds.get(run) not in of):
+            if of is not None and kinds.get(run) != of:
                 continue
             colour = LEARNED[i % len(LEARNED)]
             train, valid = steps[run]["train"].get(name, []), steps[run]["valid"].get(name, [])

@@ -347,6 +347,9 @@ static void test_resume(void **state)
     assert_float_equal(number(file, "SELECT count(*) FROM train_value WHERE name = 'recall' AND"
                                     " split = 'valid'"),
                        8, 0);
+    assert_float_equal(number(file, "SELECT count(*) FROM train_value WHERE name = 'boundary' AND"
+                                    " value BETWEEN 0 AND 1"),
+                       56, 0);
     ek_sweep_close(set, n);
 }
 

@@ -156,10 +156,170 @@ static void test_ties(void **state)
     ek_watch_cut(&x, room, &sum);
 }
 
+/* Decisions at a cut by hand: the last entry against the k-th best, or the best that goes. */
+static void test_decisions(void **state)
+{
+    static const struct {
+        float mass[5];
+        int keep;
+        float weight[5]; /* 0 in the first: of one each */
+        int partner, y;
+    } row[] = {{{9, 1, 7, 3, 8}, 3, {0}, 2, +1},              /* 9 8 7 | 3 1 */
+               {{9, 1, 7, 3, 8}, 2, {0}, 2, +1},              /* the boundary itself: with 7 */
+               {{9, 1, 7, 3, 2}, 2, {0}, 2, -1},              /* 9 7 | 3 2 1 */
+               {{9, 1, 7, 3, 8}, 1, {0}, 0, -1},              /* 9 | 8 7 3 1 */
+               {{5, 5, 5, 5, 5}, 2, {0}, 3, +1},              /* equal: the younger is better */
+               {{5, 5, 5, 5, 5}, 1, {0}, 3, +1},              /* the boundary itself */
+               {{5, 6, 5, 5, 1}, 3, {0}, 2, -1},              /* 6 5 5 | 5 1 */
+               {{9, 1, 7, 3, 8}, 3, {2, 1, 4, 1, 2}, 2, +1},  /* 9 9 8 | 8 7..: itself, by parts */
+               {{9, 1, 7, 3, 2}, 4, {2, 1, 4, 1, 2}, 2, -1}}; /* 9 9 7 7 | 7 7 3 */
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(row); i++)
+        for (int way = 0; way < 3; way++) { /* in the target's order, against it, equal */
+            float p[5] = {0}, log_weight[5];
+            ek_watch_pair room[5];
+            ek_watch sum = {0};
+
+            for (int e = 0; e < 5; e++)
+                log_weight[e] = logf(row[i].weight[e]);
+            p[4] = way == 0 ? (float)row[i].y : way == 1 ? -(float)row[i].y : 0;
+            for (int e = 0; e < 4; e++) /* only the partner's priority counts */
+                p[e] = e == row[i].partner ? 0 : 2 * p[4];
+            const ek_loss_item x = {.n = 5,
+                                    .mass = row[i].mass,
+                                    .log_weight = row[i].weight[0] > 0 ? log_weight : NULL,
+                                    .keep = row[i].keep,
+                                    .p = p};
+            ek_watch_cut(&x, room, &sum);
+            near(sum.decided, 1, 0);
+            if (sum.right != (way == 0))
+                fail_msg("row %zu, way %d: found %g right", i, way, sum.right);
+        }
+}
+
+/* Weight of the entries that are better than e by target. */
+static double better_than(const float *mass, const double *weight, int n, int e)
+{
+    double sum = 0;
+
+    for (int f = 0; f < n; f++)
+        if (mass[f] > mass[e] || (mass[f] == mass[e] && f > e))
+            sum += weight[f];
+    return sum;
+}
+
+/* The same of many entries with and without ties and weights, by a double loop. */
+static void test_decisions_of_many(void **state)
+{
+    double all = 0;
+
+    (void)state;
+    for (uint64_t c = 0; c < 200; c++) {
+        const int n = 2 + (int)ek_rng_below(60, 5, c, 0), weighted = c % 2 == 1;
+        float mass[N], p[N], log_weight[N];
+        double weight[N], behind = INFINITY, total = 0;
+        int boundary = -1, partner = -1;
+        ek_watch_pair room[N];
+        ek_watch sum = {0};
+
+        for (int e = 0; e < n; e++) {
+            log_weight[e] = weighted ? (float)ek_rng_below(1000, 6, c, (uint64_t)e) / 900 : 0;
+            weight[e] = exp((double)log_weight[e]);
+            mass[e] = (float)ek_rng_below(c % 3 == 0 ? 5 : 1 << 20, 7, c, (uint64_t)e);
+            p[e] = (float)ek_rng_normal(8, c, (uint64_t)e);
+            total += weight[e];
+        }
+        const int keep = 1 + (int)ek_rng_below((uint64_t)n - 1, 9, c, 0);
+        for (int e = 0; e < n; e++) {
+            const double better = better_than(mass, weight, n, e);
+
+            if (better < keep && better + weight[e] >= keep)
+                boundary = e;
+            else if (better >= keep && better < behind) {
+                behind = better;
+                partner = e;
+            }
+        }
+        assert_true(boundary >= 0);
+        if (boundary != n - 1)
+            partner = boundary;
+        const int stays = better_than(mass, weight, n, n - 1) < keep;
+        const ek_loss_item x = {
+            .n = n, .mass = mass, .log_weight = weighted ? log_weight : NULL, .keep = keep, .p = p};
+        ek_watch_cut(&x, room, &sum);
+        near(sum.decided, partner >= 0, 0);
+        if (partner < 0)
+            continue;
+        near(sum.right, stays == (p[n - 1] > p[partner]), 0);
+        all += sum.right;
+        for (int e = 0; e < n; e++) /* negative control: the other way round */
+            p[e] = -p[e];
+        const double right = sum.right;
+        sum = (ek_watch){0};
+        ek_watch_cut(&x, room, &sum);
+        near(sum.right, 1 - right, 0);
+        assert_true(total > keep);
+    }
+    assert_true(all > 60 && all < 140); /* priorities at random: half of them */
+}
+
+/* Over time and at a cut it is the same decision. */
+static void test_decisions_agree(void **state)
+{
+    enum { SEQ = 120, SINKS = 1, RECENT = 3, KEEP = 20, FIRST = SINKS + RECENT + KEEP };
+    float mass[SEQ], p[SEQ], scratch[SEQ];
+    int32_t pos[SEQ], at[SEQ];
+    ek_watch_pair room[SEQ];
+    ek_watch whole = {0}, cuts = {0};
+    ek_loss_sum count = {0};
+    ek_loss_set set = ek_loss_defaults;
+    ek_rank rank;
+    ek_err err;
+
+    (void)state;
+    assert_int_equal(ek_rank_open(&rank, SEQ, &err), EK_OK);
+    for (int e = 0; e < SEQ; e++) {
+        pos[e] = SINKS + e;
+        mass[e] = (float)exp(ek_rng_normal(11, 0, (uint64_t)e));
+        p[e] = logf(mass[e]) + (float)ek_rng_normal(12, 0, (uint64_t)e);
+    }
+    for (int i = FIRST; i < SEQ; i++)
+        at[i - FIRST] = i;
+    ek_loss_item x = {.n = SEQ - SINKS - RECENT,
+                      .pos = pos,
+                      .mass = mass,
+                      .eps = 1e-30,
+                      .n_seq = SEQ,
+                      .sinks = SINKS,
+                      .recent = RECENT,
+                      .keep = KEEP,
+                      .at = at,
+                      .n_at = SEQ - FIRST,
+                      .rank = &rank,
+                      .scratch = scratch,
+                      .r = p,
+                      .p = p};
+    ek_losses[EK_LOSS_PAIR].count(&set, &x, &count);
+    ek_watch_whole(&x, room, &whole);
+    for (int i = FIRST; i < SEQ; i++) {
+        x.n = i - RECENT - SINKS + 1;
+        ek_watch_cut(&x, room, &cuts);
+    }
+    near(cuts.decided, whole.decided, 0);
+    near(cuts.right, whole.right, 0);
+    assert_true(whole.right > 0.5 * whole.decided && whole.right < whole.decided);
+    ek_rank_close(&rank);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_cut),
-                                       cmocka_unit_test(test_ties)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table),
+                                       cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_ties),
+                                       cmocka_unit_test(test_decisions),
+                                       cmocka_unit_test(test_decisions_of_many),
+                                       cmocka_unit_test(test_decisions_agree)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

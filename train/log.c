@@ -88,16 +88,17 @@ ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err)
 ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train_stats *x,
                     double seconds, ek_err *err)
 {
-    const ek_step_row row = {.run = log->id,
-                             .step = step,
-                             .split = split,
-                             .loss = x->loss,
-                             .lr = split == NULL ? x->lr : NAN,
-                             .grad_norm = split == NULL ? x->norm : NAN,
-                             .acc = x->acc,
-                             .tokens = x->tokens,
-                             .ns = (int64_t)(seconds * 1e9),
-                             .value = {{"recall", x->recall}, {"chance", x->chance}}};
+    const ek_step_row row = {
+        .run = log->id,
+        .step = step,
+        .split = split,
+        .loss = x->loss,
+        .lr = split == NULL ? x->lr : NAN,
+        .grad_norm = split == NULL ? x->norm : NAN,
+        .acc = x->acc,
+        .tokens = x->tokens,
+        .ns = (int64_t)(seconds * 1e9),
+        .value = {{"recall", x->recall}, {"chance", x->chance}, {"boundary", x->boundary}}};
 
     return log->store != NULL ? ek_store_step(log->store, &row, err) : EK_OK;
 }

@@ -84,14 +84,17 @@ static void describe(const ek_variant *v, ek_text *out)
 static void say_end(ek_cohort *g, const ek_variant *v)
 {
     const int64_t n = v->trainer->step - v->begun;
-    char recall[96] = "";
+    const int decides = isfinite(v->valid.boundary) && !ek_losses[v->set->loss.kind].whole;
+    char recall[96] = "", boundary[32] = "";
 
+    if (decides)
+        snprintf(boundary, sizeof boundary, ", boundary %.3f", v->valid.boundary);
     if (isfinite(v->valid.recall))
         snprintf(recall, sizeof recall, ", recall of the %lld best %.3f (chance %.3f)",
                  (long long)v->set->keep, v->valid.recall, v->valid.chance);
     if (isfinite(v->valid.loss))
-        ek_train_say(g->options, "held out    %s%sloss %.4f, %s %.3f%s", ek_variant_name(g, v),
-                     ek_variant_gap(g), v->valid.loss, right_of(v), v->valid.acc, recall);
+        ek_train_say(g->options, "held out    %s%sloss %.4f, %s %.3f%s%s", ek_variant_name(g, v),
+                     ek_variant_gap(g), v->valid.loss, right_of(v), v->valid.acc, boundary, recall);
     ek_train_say(g->options, "trained     %s%s%lld steps in %.0f s (%.2f s per step), loss %.4f",
                  ek_variant_name(g, v), ek_variant_gap(g), (long long)n, v->seconds,
                  v->seconds / (double)(n > 0 ? n : 1), v->trainer->smooth);

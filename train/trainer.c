@@ -446,6 +446,7 @@ static ek_code run_batch(ek_trainer *t, int batch, float *dparams, ek_train_stat
     out->acc = is_whole(t) ? mean.boundary : mean.quarter;
     out->recall = mean.recall;
     out->chance = mean.chance;
+    out->boundary = mean.boundary;
     for (int b = 0; b < batch; b++)
         out->tokens += t->record[b].head->n_seq;
     return EK_OK;
@@ -485,7 +486,7 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
 {
     const int64_t n = t->need.records.n_valid;
     ek_train_stats all = {0};
-    int64_t chosen = 0; /* records with more to choose from than is kept */
+    int64_t chosen = 0, decided = 0; /* records with more to choose from than is kept */
 
     for (int64_t i = 0; i < n; i++) {
         ek_train_stats one;
@@ -500,14 +501,19 @@ ek_code ek_trainer_valid(ek_trainer *t, ek_train_stats *out, ek_err *err)
         all.loss += one.loss / (double)n;
         all.acc += one.acc / (double)n;
         all.tokens += one.tokens;
-        if (isnan(one.recall))
-            continue;
-        all.recall += one.recall;
-        all.chance += one.chance;
-        chosen++;
+        if (!isnan(one.recall)) {
+            all.recall += one.recall;
+            all.chance += one.chance;
+            chosen++;
+        }
+        if (!isnan(one.boundary)) {
+            all.boundary += one.boundary;
+            decided++;
+        }
     }
     all.recall = chosen > 0 ? all.recall / (double)chosen : NAN;
     all.chance = chosen > 0 ? all.chance / (double)chosen : NAN;
+    all.boundary = decided > 0 ? all.boundary / (double)decided : NAN;
     *out = all;
     return EK_OK;
 }

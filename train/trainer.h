@@ -40,6 +40,7 @@ typedef struct ek_train_stats {
     double loss, lr, norm;
     double acc; /* recall of the target's best quarter; ranking losses: boundary accuracy */
     double recall, chance; /* of the keep best, and what a guess recalls; NAN: nothing to choose */
+    double boundary;       /* accuracy of boundary decisions (watch.h); NAN: nothing to decide */
     int64_t tokens;        /* of the sequences the records came from */
 } ek_train_stats;
 

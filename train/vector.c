@@ -225,7 +225,8 @@ static double mean_of(const double *x, int n)
 static ek_code log_fit(session *s, const ek_sums_fit *fit, double seconds, ek_err *err)
 {
     const int layers = s->sums.dims.n_layers, heads = s->sums.dims.n_heads;
-    ek_train_stats x = {.acc = NAN, .recall = NAN, .chance = NAN, .lr = NAN, .norm = NAN};
+    ek_train_stats x = {
+        .acc = NAN, .recall = NAN, .chance = NAN, .boundary = NAN, .lr = NAN, .norm = NAN};
 
     x.loss = 1 - mean_of(fit->r2_fit, layers * heads);
     x.tokens = ek_regress_count(&s->sums.fit, 0);

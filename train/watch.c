@@ -51,8 +51,9 @@ static double weight_of(const ek_loss_item *x, int e)
     return x->log_weight != NULL ? exp((double)x->log_weight[e]) : 1;
 }
 
-/* Part of the weight k that is among the k best by target and by priority alike. */
-static double both_best(const ek_loss_item *x, double k, ek_watch_pair *room)
+/* Part of the weight k that is among the k best by target and by priority alike; *target: what the
+ * k-th best has by target. */
+static double both_best(const ek_loss_item *x, double k, ek_watch_pair *room, float *target)
 {
     double share[2], both = 0;
     float at[2];
@@ -70,20 +71,70 @@ static double both_best(const ek_loss_item *x, double k, ek_watch_pair *room)
 
         both += weight_of(x, e) * fmin(want, says);
     }
+    *target = at[0];
     return both / k;
+}
+
+/* The youngest of the entries with the greatest target below `at`; -1: none is below. */
+static int best_below(const ek_loss_item *x, float at)
+{
+    int best = -1;
+
+    for (int e = 0; e < x->n; e++)
+        if (x->mass[e] < at && (best < 0 || x->mass[e] >= x->mass[best]))
+            best = e;
+    return best;
+}
+
+/* The entry that the youngest is compared with, where the k-th best has the target `at`; -1: there
+ * is none, as where one entry stands for all that is kept and all that goes. */
+static int partner_of(const ek_loss_item *x, float at, double k)
+{
+    const int newborn = x->n - 1;
+    double above = 0;
+    int boundary = -1;
+
+    for (int e = 0; e < x->n; e++)
+        if (x->mass[e] > at)
+            above += weight_of(x, e);
+    for (int e = newborn; e >= 0; e--) { /* from the better to the worse of equals */
+        if (x->mass[e] != at)
+            continue;
+        if (boundary == newborn && above >= k)
+            return e;
+        boundary = e;
+        above += weight_of(x, e);
+        if (above >= k && boundary != newborn)
+            return boundary;
+    }
+    return boundary == newborn ? best_below(x, at) : boundary;
+}
+
+/* The decision at a cut. */
+static void decide(const ek_loss_item *x, float at, ek_watch *sum)
+{
+    const int newborn = x->n - 1, partner = partner_of(x, at, x->keep);
+
+    if (partner < 0)
+        return;
+    const double by = (double)x->p[newborn] - (double)x->p[partner];
+    sum->right += x->mass[newborn] >= at ? by > 0 : by < 0;
+    sum->decided += 1;
 }
 
 void ek_watch_cut(const ek_loss_item *x, ek_watch_pair *room, ek_watch *sum)
 {
     double all = 0;
+    float at;
 
     for (int e = 0; e < x->n; e++)
         all += weight_of(x, e);
-    sum->quarter += both_best(x, fmax(1, floor(all / 4)), room);
+    sum->quarter += both_best(x, fmax(1, floor(all / 4)), room, &at);
     sum->n_quarter += 1;
     if (all <= x->keep)
         return;
-    sum->recall += both_best(x, x->keep, room);
+    sum->recall += both_best(x, x->keep, room, &at);
+    decide(x, at, sum);
     sum->chance += x->keep / all;
     sum->n += 1;
 }

@@ -1,9 +1,12 @@
 /* train/watch.h - how well a scorer chooses, whatever loss it is trained with.
  *
  * A loss says how far from its minimum a scorer is; what a user wants to see fall or rise is how
- * many of the right entries stay.  Recall of the target's best quarter and of the `keep` best at
- * cuts; of the `keep` best over time, and the share of boundary decisions that are right, for
- * records of whole sequences. */
+ * many of the right entries stay: recall of the target's best quarter (at cuts), recall of the
+ * `keep` best, and the share of boundary decisions that are right (at cuts, and over time for
+ * records of whole sequences).  A boundary decision asks whether the youngest entry that may go
+ * stays: it is compared with the k-th best by the target, or, if it is that itself, with the best
+ * that goes; it is right if the scorer has the two in the target's order.  Equal priorities are
+ * wrong. */
 #ifndef EK_TRAIN_WATCH_H
 #define EK_TRAIN_WATCH_H
 
@@ -24,7 +27,8 @@ typedef struct ek_watch {      /* sums over the records of one head */
 } ek_watch;
 
 /* One head of one record, at a cut: entries that stand for several count as that many.  room (n).
- * Recall of the keep best is not measured where no more than keep entries are. */
+ * Where no more than keep entries are, neither recall of the keep best nor a decision is measured;
+ * elsewhere there is one decision a cut.  Of equal targets the younger is better. */
 void ek_watch_cut(const ek_loss_item *x, ek_watch_pair *room, ek_watch *sum);
 /* Of a whole sequence, after `count` of a ranking loss has ranked its target: recall at the first
  * query that evicts, every 256 queries from there and the last; decisions at the sampled positions.
