@@ -8,6 +8,7 @@
 #include "train/cohort.h"
 #include "train/sweep.h"
 
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -434,53 +435,80 @@ static void test_refused(void **state)
     ek_sweep_close(set, n);
 }
 
+/* The runs of an ablation's file, in small, opened on the tiny model as a real run opens them:
+ * readings, scorers, trainers, and two steps of each on a real sequence.  more: words
+ * in place of those of the file's own sweep, or NULL. */
+static ek_code plan_ablation(const char *name, const char *more, int *together, ek_err *err)
+{
+    static const char *const small[] = {"data.texts=datasets/tiny.txt", "data.sequences=2",
+                                        "data.valid=1", "steps=2", "batch=1"};
+    const ek_train_options plan = {.quiet = 1, .plan = 1};
+    char file[64], line[160] = "", *word[EK_SWEEP_KEYS];
+    const char *const path[] = {file};
+    ek_train_set *set;
+    int n, n_words = 0;
+
+    snprintf(file, sizeof file, "configs/ablations/%s.yaml", name);
+    FILE *f = fopen(file, "r");
+    assert_non_null(f);
+    while (strncmp(line, "# sweep: ", 9) != 0)
+        assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    if (more != NULL)
+        snprintf(line + 9, sizeof line - 9, "%s", more);
+    for (char *w = strtok(line + 9, " \n"); w != NULL; w = strtok(NULL, " \n"))
+        word[n_words++] = w;
+    const ek_sweep sweep = {.path = path,
+                            .n_paths = 1,
+                            .set = small,
+                            .n_sets = (int)EK_COUNT(small),
+                            .list = (const char *const *)word,
+                            .n_lists = n_words};
+    ek_check_ok(ek_sweep_open(&set, &n, &sweep, err), err);
+    assert_true(n >= 3);
+    *together = ek_reading_shares(&set[0], &set[1]);
+    for (int r = 0; r < n; r++) {
+        free(set[r].model);
+        set[r].model = strdup(model);
+        free(set[r].results);
+        set[r].results = NULL;
+    }
+    const ek_code code = ek_train_runs(set, n, &plan, dev, err);
+    ek_sweep_close(set, n);
+    return code;
+}
+
 /* Every ablation that ships: its line "# sweep:" makes runs that may train, from as few readings as
  * can be. */
 static void test_ablations(void **state)
 {
     static const char *const name[] = {"age",  "carried", "delay",  "horizon",
                                        "loss", "mix",     "scorer", "target"};
+    static const struct {
+        const char *name, *list, *says;
+    } bad[] = {{"delay", "scorer.delay=0,16,65", "delay: found 65"},
+               {"scorer", "scorer.kind=linear,mlp,recurrent scorer.age=input",
+                "must not change with time"},
+               {"loss", "scorer.age=none,exp,power", "static priorities"},
+               {"mix", "recent=16,64,2000", "data.cut"}};
+    int together;
+    ek_err err;
+    glob_t files;
 
     (void)state;
+    assert_int_equal(glob("configs/ablations/*.yaml", 0, NULL, &files), 0);
+    assert_int_equal(files.gl_pathc, EK_COUNT(name) + 1); /* and what they are evaluated by */
+    globfree(&files);
     for (size_t i = 0; i < EK_COUNT(name); i++) {
-        char file[64], line[160] = "", *word[EK_SWEEP_KEYS];
-        const char *const path[] = {file}, *const one[] = {"steps=1"};
-        ek_train_set *set;
-        ek_err err;
-        int n, n_words = 0;
-
-        snprintf(file, sizeof file, "configs/ablations/%s.yaml", name[i]);
-        FILE *f = fopen(file, "r");
-        assert_non_null(f);
-        while (strncmp(line, "# sweep: ", 9) != 0)
-            assert_non_null(fgets(line, sizeof line, f));
-        fclose(f);
-        for (char *w = strtok(line + 9, " \n"); w != NULL; w = strtok(NULL, " \n"))
-            word[n_words++] = w;
-        const ek_sweep sweep = {.path = path,
-                                .n_paths = 1,
-                                .set = one,
-                                .n_sets = 1,
-                                .list = (const char *const *)word,
-                                .n_lists = n_words};
-        ek_check_ok(ek_sweep_open(&set, &n, &sweep, &err), &err);
-        assert_true(n >= 3);
-        const int together = strcmp(name[i], "mix") != 0 && strcmp(name[i], "target") != 0 &&
-                             strcmp(name[i], "horizon") != 0;
-        assert_int_equal(ek_reading_shares(&set[0], &set[1]), together);
-        for (int r = 0; r < n; r++) { /* on the tiny model, as far as opening it */
-            free(set[r].model);
-            set[r].model = strdup(model);
-            free(set[r].results);
-            set[r].results = NULL;
-            free(set[r].data.texts);
-            set[r].data.texts = strdup("no such folder");
-        }
-        assert_int_not_equal(run(set, n, 0, 0, &err), EK_OK);
-        if (strstr(err.msg, "no such folder") == NULL)
-            fail_msg("%s: %s", file, err.msg);
-        ek_sweep_close(set, n);
+        if (plan_ablation(name[i], NULL, &together, &err) != EK_OK)
+            fail_msg("%s: %s", name[i], err.msg);
+        assert_int_equal(together, strcmp(name[i], "mix") != 0 && strcmp(name[i], "target") != 0 &&
+                                       strcmp(name[i], "horizon") != 0);
     }
+    for (size_t i = 0; i < EK_COUNT(bad); i++) /* negative controls */
+        if (plan_ablation(bad[i].name, bad[i].list, &together, &err) != EK_EASKED ||
+            strstr(err.msg, bad[i].says) == NULL)
+            fail_msg("%s, %s: found \"%s\"", bad[i].name, bad[i].list, err.msg);
 }
 
 static int child(void)
@@ -504,7 +532,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_losses),    cmocka_unit_test(test_resume),
         cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_ablations)};
-    const ek_tiny big = {.n_ctx = 2048};
+    const ek_tiny big = {.n_ctx = 4096};
     char text[900];
     ek_err err;
 
