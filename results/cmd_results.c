@@ -4,8 +4,10 @@
 #include "core/file.h"
 #include "results/metric.h"
 #include "results/report.h"
+#include "results/store.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +140,16 @@ static ek_code at_most(const options *o, int n, ek_err *err)
     if (o->n_words <= n)
         return EK_OK;
     return EK_FAIL(err, EK_EASKED, "results: unexpected word \"%s\"", o->word[n]);
+}
+
+/* What is read must not be written over. */
+static ek_code refuse_database(const options *o, const char *out, ek_err *err)
+{
+    if (!ek_store_owns(o->db, out))
+        return EK_OK;
+    return EK_FAIL(err, EK_EASKED,
+                   "%s: this would overwrite the database %s; -o must name another file", out,
+                   o->db);
 }
 
 /* ---- subcommands: each appends to out ---- */
@@ -333,11 +345,30 @@ static ek_code run_program(const char *const *argv, int *status, ek_err *err)
     return EK_OK;
 }
 
+/* plot.py writes NAME.png and NAME.svg, whichever of them is asked for. */
+static ek_code refuse_figures(const options *o, const char *out, ek_err *err)
+{
+    static const char *const kinds[] = {"png", "svg"};
+    const char *slash = strrchr(out, '/'), *base = slash ? slash + 1 : out;
+    const char *dot = strrchr(base, '.');
+    const size_t stem = dot != NULL && dot > base ? (size_t)(dot - out) : strlen(out);
+    char name[PATH_MAX];
+
+    if (stem + 5 > sizeof name)
+        return EK_FAIL(err, EK_EASKED, "results plot: --out: found a name of %zu bytes", stem);
+    for (size_t i = 0; i < EK_COUNT(kinds); i++) {
+        snprintf(name, sizeof name, "%.*s.%s", (int)stem, out, kinds[i]);
+        EK_TRY(refuse_database(o, name, err));
+    }
+    return EK_OK;
+}
+
 static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err)
 {
     static const char *const python[] = {"python3", "/usr/bin/python3"};
     char run[RUNS][33], script[1100];
     const char *argv[16 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
+    const char *to = o->out ? o->out : "results/plot.png";
     int n = 0, n_runs, status = NO_PYTHON;
 
     (void)out;
@@ -347,6 +378,7 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
     EK_TRY(find_runs(s, o, 0, o->curves ? "train" : "evaluate", run, &n_runs, err));
     if (!o->curves)
         EK_TRY(ek_report_one_decode(s, (const char(*)[33])run, n_runs, err));
+    EK_TRY(refuse_figures(o, to, err));
     EK_TRY(find_script(script, sizeof script, err));
     argv[n++] = NULL;
     argv[n++] = script;
@@ -359,7 +391,7 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
     argv[n++] = "--kind";
     argv[n++] = o->curves ? "curves" : o->ablation ? "ablation" : "quality";
     argv[n++] = "--out";
-    argv[n++] = o->out ? o->out : "results/plot.png";
+    argv[n++] = to;
     for (int i = 0; i < o->n_metrics; i++) {
         argv[n++] = "--metric";
         argv[n++] = o->metric[i];
@@ -413,7 +445,9 @@ static ek_code run_command(const subcommand *c, int argc, char **argv, ek_err *e
     if (o.out && !*o.out)
         return EK_FAIL(err, EK_EASKED, "results: --out: found an empty name");
     EK_TRY(ek_store_open(&store, o.db, c->mode, err));
-    code = c->run(store, &o, &out, err);
+    code = o.out ? refuse_database(&o, o.out, err) : EK_OK;
+    if (code == EK_OK)
+        code = c->run(store, &o, &out, err);
     if (code == EK_OK && out.size > 0 && fwrite(out.data, 1, out.size, stdout) != out.size)
         code = EK_FAIL(err, EK_EIO, "standard output: %s", strerror(errno));
     ek_text_clear(&out);

@@ -36,6 +36,10 @@ typedef enum ek_store_mode {
 ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_err *err);
 void ek_store_close(ek_store *store); /* writes buffered training steps; NULL is fine */
 
+/* Is `path` the database, or a file that SQLite keeps beside it, under whatever name or link?  Then
+ * nothing else may be written there. */
+int ek_store_owns(const char *db, const char *path);
+
 /* ---- runs ---- */
 
 typedef struct ek_run_row {

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,4 +73,39 @@ char *ek_store_still(const char *path)
                        (unsigned)(unsigned char)*c);
     snprintf(to, (size_t)(end - to), "?immutable=1");
     return uri;
+}
+
+/* The same file; of two that are not there, the same name in the same folder. */
+static int same_place(const char *a, const char *b)
+{
+    char a_copy[PATH_MAX + 16], b_copy[PATH_MAX + 16];
+    struct stat x, y;
+    const int a_is = stat(a, &x) == 0, b_is = stat(b, &y) == 0;
+
+    if (a_is || b_is)
+        return a_is && b_is && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    snprintf(a_copy, sizeof a_copy, "%s", a);
+    snprintf(b_copy, sizeof b_copy, "%s", b);
+    if (strcmp(basename(a_copy), basename(b_copy)) != 0)
+        return 0;
+    snprintf(a_copy, sizeof a_copy, "%s", a);
+    snprintf(b_copy, sizeof b_copy, "%s", b);
+    return stat(dirname(a_copy), &x) == 0 && stat(dirname(b_copy), &y) == 0 &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int ek_store_owns(const char *db, const char *path)
+{
+    static const char *const beside[] = {"", "-wal", "-shm", "-journal"};
+    char real[PATH_MAX], name[PATH_MAX + 16];
+
+    /* SQLite's own files lie beside what a link leads to. */
+    if (realpath(db, real) == NULL)
+        snprintf(real, sizeof real, "%s", db);
+    for (size_t i = 0; i < EK_COUNT(beside); i++) {
+        snprintf(name, sizeof name, "%s%s", real, beside[i]);
+        if (same_place(name, path))
+            return 1;
+    }
+    return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "core/file.h"
@@ -157,6 +158,38 @@ static void wrong_requests_end_in_a_sentence(void **state)
     print_message("%d wrong requests: one sentence, exit 2\n", n_requests);
     assert_int_equal(n_bad, 0);
     assert_true(n_requests >= 25);
+}
+
+/* The database is what an export reads: no spelling of its name is written to. */
+static void the_database_is_not_written_over(void **state)
+{
+    static const char *const names[] = {
+        "out.db",       "./text/../out.db",      "soft.db", "hard.db", "out.db-wal",
+        "./out.db-shm", "text/../out.db-journal"};
+    const char *export[] = {"results", "export", "csv", "last", "--db", "out.db", "-o", "", NULL};
+    const char *plot[] = {"results", "plot", "--db", "out.db", "-o", "", NULL};
+    const char *through[] = {"results", "export", "csv",        "last", "--db",
+                             "soft.db", "-o",     "out.db-wal", NULL};
+    const char *drawn[] = {"results", "plot", "--db", "soft.svg", "-o", "soft.png", NULL};
+    const char *other[] = {"results", "export", "csv",        "last", "--db",
+                           "out.db",  "-o",     "out.db.csv", NULL};
+    const char *read[] = {"results", "compare", "--db", "out.db", NULL};
+
+    (void)state;
+    n_bad = 0;
+    assert_int_equal(symlink("out.db", ek_world_path(&world, "soft.db")), 0);
+    assert_int_equal(symlink("out.db", ek_world_path(&world, "soft.svg")), 0);
+    assert_int_equal(link(ek_world_path(&world, "out.db"), ek_world_path(&world, "hard.db")), 0);
+    for (size_t i = 0; i < EK_COUNT(names); i++) {
+        export[7] = plot[5] = names[i];
+        refused(names[i], export, "overwrite the database");
+        refused(names[i], plot, "overwrite the database");
+    }
+    refused("beside what a link leads to", through, "overwrite the database");
+    refused("the other figure", drawn, "overwrite the database");
+    assert_int_equal(n_bad, 0);
+    sound(other);
+    sound(read);
 }
 
 /* ---- damage ---- */
@@ -424,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_requests_end_in_a_sentence),
+        cmocka_unit_test(the_database_is_not_written_over),
         cmocka_unit_test(damaged_files_end_in_a_sentence),
         cmocka_unit_test(nothing_half_written_remains),
     };
