@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -345,8 +346,8 @@ static ek_code run_program(const char *const *argv, int *status, ek_err *err)
     return EK_OK;
 }
 
-/* plot.py writes NAME.png and NAME.svg, whichever of them is asked for. */
-static ek_code refuse_figures(const options *o, const char *out, ek_err *err)
+/* plot.py writes NAME.png and NAME.svg, whichever of them is asked for: can it, and may it? */
+static ek_code check_figures(const options *o, const char *out, ek_err *err)
 {
     static const char *const kinds[] = {"png", "svg"};
     const char *slash = strrchr(out, '/'), *base = slash ? slash + 1 : out;
@@ -354,13 +355,20 @@ static ek_code refuse_figures(const options *o, const char *out, ek_err *err)
     const size_t stem = dot != NULL && dot > base ? (size_t)(dot - out) : strlen(out);
     char name[PATH_MAX];
 
+    struct stat st;
+
     if (stem + 5 > sizeof name)
         return EK_FAIL(err, EK_EASKED, "results plot: --out: found a name of %zu bytes", stem);
+    if (!*base)
+        return EK_FAIL(err, EK_EASKED, "%s: found a folder, expected the name of a figure", out);
     for (size_t i = 0; i < EK_COUNT(kinds); i++) {
         snprintf(name, sizeof name, "%.*s.%s", (int)stem, out, kinds[i]);
         EK_TRY(refuse_database(o, name, err));
+        if (stat(name, &st) == 0 && !S_ISREG(st.st_mode))
+            return EK_FAIL(err, EK_EASKED, "%s: found %s, expected a regular file or none", name,
+                           S_ISDIR(st.st_mode) ? "a folder" : "a special file");
     }
-    return EK_OK;
+    return ek_make_parent(out, err);
 }
 
 static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err)
@@ -378,7 +386,7 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
     EK_TRY(find_runs(s, o, 0, o->curves ? "train" : "evaluate", run, &n_runs, err));
     if (!o->curves)
         EK_TRY(ek_report_one_decode(s, (const char(*)[33])run, n_runs, err));
-    EK_TRY(refuse_figures(o, to, err));
+    EK_TRY(check_figures(o, to, err));
     EK_TRY(find_script(script, sizeof script, err));
     argv[n++] = NULL;
     argv[n++] = script;

@@ -476,8 +476,14 @@ def save(fig, out):
         os.makedirs(folder, exist_ok=True)
     for kind in ("png", "svg"):
         temp = "%s.%d.tmp" % (stem, os.getpid())
-        fig.savefig(temp, format=kind, dpi=160, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None)
-        os.replace(temp, stem + "." + kind)
+        date = {"Date": None} if kind == "svg" else None
+        try:
+            fig.savefig(temp, format=kind, dpi=160, bbox_inches="tight", metadata=date)
+            os.replace(temp, stem + "." + kind)
+        except OSError:
+            if os.path.exists(temp):
+                os.remove(temp)
+            raise
         print(stem + "." + kind)
 
 
@@ -488,7 +494,7 @@ def main():
     try:
         save(fig, a.out)
     except OSError as e:
-        print("evictkit: plot: %s" % e, file=sys.stderr)
+        print("evictkit: plot: %s: cannot write: %s" % (a.out, e.strerror), file=sys.stderr)
         sys.exit(1)
 
 

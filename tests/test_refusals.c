@@ -132,6 +132,11 @@ static const request requests[] = {
     {{"results", "export", "csv", "--db", "out.db", "-o", "text"}, "a folder"},
     {{"results", "export", "md", "--db", "out.db", "--metric", "nonsense"}, "nonsense"},
     {{"results", "export", "kvpress", "--db", "out.db", "-o", ""}, "empty name"},
+    {{"results", "export", "csv", "--db", "out.db", "-o", "run.yaml/x.csv"}, "not a folder"},
+    {{"results", "plot", "--db", "out.db", "-o", "run.yaml/x.png"}, "run.yaml is not a folder"},
+    {{"results", "plot", "--db", "out.db", "-o", "run.yaml/a/x.png"}, "run.yaml is not a folder"},
+    {{"results", "plot", "--db", "out.db", "-o", "text/"}, "a folder"},
+    {{"results", "plot", "--db", "out.db", "-o", "drawn.svg"}, "drawn.png: found a folder"},
     {{"results", "compare", "--metric", "nonsense", "--db", "out.db"}, "nonsense"},
 };
 
@@ -140,6 +145,7 @@ static void wrong_requests_end_in_a_sentence(void **state)
     char what[64];
 
     (void)state;
+    ek_world_text(&world, "drawn.png/x", "in the way of a figure");
     for (size_t i = 0; i < EK_COUNT(requests); i++) {
         snprintf(what, sizeof what, "request %zu (%s)", i + 1, requests[i].args[0]);
         refused(what, requests[i].args, requests[i].expected);
