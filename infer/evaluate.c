@@ -41,6 +41,7 @@ static ek_code check_config(const ek_eval_config *c, ek_err *err)
         return EK_FAIL(err, EK_EASKED, "model: not given, expected the path of a GGUF file");
     if (!c->results)
         return EK_FAIL(err, EK_EASKED, "results: not given, expected the path of a database");
+    EK_TRY(ek_store_name(c->results, err));
     if (c->n_methods == 0 || c->n_budgets == 0 || c->n_tasks == 0)
         return EK_FAIL(err, EK_EASKED, "%s: not given, expected a list",
                        c->n_methods == 0   ? "methods"

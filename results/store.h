@@ -32,7 +32,12 @@ typedef enum ek_store_mode {
     EK_STORE_CREATE /* made, with its folders, if absent or empty */
 } ek_store_mode;
 
-/* EK_EASKED: not there; EK_EINPUT: not one of ours, damaged, or of a newer version. */
+/* EK_EASKED unless the name is that of a plain file: "", ":memory:" and URIs ("file:x") mean
+ * databases to SQLite that keep nothing. */
+ek_code ek_store_name(const char *path, ek_err *err);
+
+/* EK_EASKED: not there, or no name of a file; EK_EINPUT: not one of ours, damaged, or of a newer
+ * version. */
 ek_code ek_store_open(ek_store **out, const char *path, ek_store_mode mode, ek_err *err);
 void ek_store_close(ek_store *store); /* writes buffered training steps; NULL is fine */
 

@@ -8,8 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+ek_code ek_store_name(const char *path, ek_err *err)
+{
+    if (!*path)
+        return EK_FAIL(err, EK_EASKED, "results: found an empty name, expected that of a database");
+    if (*path == ':' || strncasecmp(path, "file:", 5) == 0)
+        return EK_FAIL(err, EK_EASKED,
+                       "results: %s: found %s, expected the name of a file (./%s is one)", path,
+                       *path == ':' ? "a database in memory" : "a URI", path);
+    return EK_OK;
+}
 
 ek_code ek_store_look(const char *path, ek_store_mode mode, ek_err *err)
 {
@@ -19,8 +31,7 @@ ek_code ek_store_look(const char *path, ek_store_mode mode, ek_err *err)
     size_t got;
     FILE *f;
 
-    if (strcmp(path, ":memory:") == 0)
-        return EK_OK;
+    EK_TRY(ek_store_name(path, err));
     if (stat(path, &st) != 0) {
         if (errno != ENOENT)
             return EK_FAIL(err, EK_EASKED, "%s: %s", path, strerror(errno));

@@ -4,6 +4,7 @@
 
 #include "core/file.h"
 #include "core/progress.h"
+#include "results/store.h"
 #include "train/cohort.h"
 
 #include <math.h>
@@ -50,6 +51,8 @@ static ek_code check_set(const ek_train_set *set, ek_err *err)
         return EK_FAIL(err, EK_EASKED, "model: expected a GGUF file");
     if (set->out == NULL)
         return EK_FAIL(err, EK_EASKED, "out: expected a folder for the weights");
+    if (set->results != NULL)
+        EK_TRY(ek_store_name(set->results, err));
     if (set->method == EK_TRAIN_VECTOR)
         return EK_OK;
     if (set->data.cut > 0 && ek_losses[set->loss.kind].whole)
