@@ -124,6 +124,33 @@ void ek_haystack_defaults(ek_task_config *c, int64_t tokens)
     c->max_new_tokens = c->max_new_tokens ? c->max_new_tokens : tokens;
 }
 
+/* A length that leaves no room is found now, not when its first sample comes up among others that
+ * are stored already.  Needles differ in size, so of a length near the limit many samples are made;
+ * of a long one the first, which shows whether the text is long enough. */
+static ek_code try_lengths(const ek_task *t, ek_err *err)
+{
+    enum { NEAR = 1024, MANY = 256 };
+    const ek_task_config *c = t->config;
+    const int64_t each = c->n_depths * c->repeats;
+
+    for (int l = 0; l < c->n_lengths; l++) {
+        const int near = c->lengths[l] - c->max_new_tokens - t->counter.wrap < NEAR;
+        const int64_t n = !near ? 1 : each < MANY ? each : MANY;
+
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t i =
+                k % c->n_depths + c->n_depths * (l + c->n_lengths * (k / c->n_depths));
+            ek_sample s = {.depth = -1};
+            const ek_code code = t->cls->sample(&s, t, i, err);
+
+            ek_sample_clear(&s);
+            if (code != EK_OK)
+                return code;
+        }
+    }
+    return EK_OK;
+}
+
 ek_code ek_haystack_open(ek_task *t, ek_err *err)
 {
     const ek_task_config *c = t->config;
@@ -131,7 +158,7 @@ ek_code ek_haystack_open(ek_task *t, ek_err *err)
     if (c->n_lengths == 0 || c->n_depths == 0)
         return EK_FAIL(err, EK_ENOMEM, "lengths and depths");
     t->n = c->n_lengths * c->n_depths * c->repeats;
-    return EK_OK;
+    return try_lengths(t, err);
 }
 
 ek_haystack_cell ek_haystack_cell_of(const ek_task *t, int64_t i)

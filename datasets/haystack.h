@@ -31,7 +31,9 @@ typedef struct ek_haystack_cell {
 
 /* Lengths, depths and repeats that were left 0; tokens: max_new_tokens where left 0. */
 void ek_haystack_defaults(ek_task_config *c, int64_t tokens);
-ek_code ek_haystack_open(ek_task *t, ek_err *err); /* settles the number of samples */
+/* Settles the number of samples.  What `sample` needs must stand already: of each length some are
+ * made.  EK_EASKED: a length leaves no room, or the text is too short for it. */
+ek_code ek_haystack_open(ek_task *t, ek_err *err);
 
 /* Where sample i stands.  Depths change fastest and repeats slowest, so that the first samples are
  * a grid of their own. */

@@ -141,24 +141,73 @@ static void single_needles_lie_at_the_ends(void **state)
     ek_check_task_clear(&c);
 }
 
+/* When the task is opened: a sound length before it must not run first. */
 static void short_texts_and_lengths_are_refused(void **state)
 {
-    ek_task_config c = ek_task_defaults;
+    static const char *const tasks[] = {"passkey", "kv_needle"};
+    static const struct {
+        int64_t lengths[2];
+        const char *expected;
+    } wrong[] = {{{400, 64}, "length 64 leaves"}, {{400, 32768}, "longest document"}};
     ek_task *t;
-    ek_sample s;
 
     (void)state;
-    c.n_lengths = 2;
-    c.lengths = ek_check_numbers(2, (int64_t[]){64, 8192});
-    t = ek_check_task_open(&c, "passkey");
-    assert_int_equal(c.n_depths, 11); /* filled in */
-    assert_int_equal(c.max_new_tokens, 30);
-    assert_int_equal(ek_task_sample(&s, t, 0, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "length 64 leaves"));
-    assert_int_equal(ek_task_sample(&s, t, 11, &err), EK_EASKED);
-    assert_non_null(strstr(err.msg, "longest document"));
-    ek_task_close(t);
-    ek_check_task_clear(&c);
+    for (int k = 0; k < 2; k++) {
+        ek_task_config c = ek_task_defaults;
+
+        for (size_t i = 0; i < EK_COUNT(wrong); i++) {
+            c = ek_task_defaults;
+            c.name = ek_check_task_index(tasks[k]);
+            c.text = strdup("datasets/tiny.txt");
+            c.n_lengths = 2;
+            c.lengths = ek_check_numbers(2, wrong[i].lengths);
+            assert_int_equal(ek_task_open(&t, &c, &ek_check_counter, &err), EK_EASKED);
+            assert_non_null(strstr(err.msg, tasks[k]));
+            assert_non_null(strstr(err.msg, wrong[i].expected));
+            ek_check_task_clear(&c);
+        }
+        c = ek_task_defaults;
+        c.n_lengths = 1;
+        c.lengths = ek_check_numbers(1, (int64_t[]){400});
+        t = ek_check_task_open(&c, tasks[k]);
+        assert_int_equal(c.n_depths, 11); /* filled in */
+        assert_int_equal(c.max_new_tokens, 30);
+        ek_task_close(t);
+        ek_check_task_clear(&c);
+    }
+}
+
+/* A length that leaves room for some needles only: opening finds out, whichever sample it is. */
+static void every_sample_of_a_task_that_opens_can_be_made(void **state)
+{
+    int opened = 0, refused = 0;
+
+    (void)state;
+    for (int length = 64; length < 200; length++) {
+        ek_task_config c = ek_task_defaults;
+        ek_task *t;
+        ek_sample s;
+
+        c.name = ek_check_task_index("kv_needle");
+        c.text = strdup("datasets/tiny.txt");
+        c.seed = 3;
+        c.n_lengths = 1;
+        c.lengths = ek_check_numbers(1, (int64_t[]){length});
+        if (ek_task_open(&t, &c, &ek_check_counter, &err) != EK_OK) {
+            assert_int_equal(err.code, EK_EASKED);
+            refused++;
+        } else {
+            opened++;
+            for (int64_t i = 0; i < t->n; i++) {
+                if (ek_task_sample(&s, t, i, &err) != EK_OK)
+                    fail_msg("length %d: %s", length, err.msg);
+                ek_sample_clear(&s);
+            }
+            ek_task_close(t);
+        }
+        ek_check_task_clear(&c);
+    }
+    assert_true(opened > 8 && refused > 8);
 }
 
 static double grade_of(const ek_task *t, const ek_sample *s, const char *prediction,
@@ -201,6 +250,7 @@ static void containment_is_exact(void **state)
     const ek_sample s = {
         .references = right, .n_references = 1, .distractors = wrong, .n_distractors = 1};
     ek_task_config c = ek_task_defaults;
+    ek_check_grid(&c);
     ek_task *t = ek_check_task_open(&c, "passkey");
     ek_grade g;
 
@@ -303,6 +353,7 @@ int main(void)
         cmocka_unit_test(another_seed_is_another_grid),
         cmocka_unit_test(single_needles_lie_at_the_ends),
         cmocka_unit_test(short_texts_and_lengths_are_refused),
+        cmocka_unit_test(every_sample_of_a_task_that_opens_can_be_made),
         cmocka_unit_test(containment_is_exact),
         cmocka_unit_test(fidelity_cuts_windows),
         cmocka_unit_test(settings_come_from_yaml),

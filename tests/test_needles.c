@@ -121,11 +121,8 @@ static void sentences_of_another_book_are_hidden(void **state)
     ek_task_close(t);
     free(c.needle_text);
     c.needle_text = strdup(ek_check_same_book);
-    t = ek_check_task_open(&c, "verbatim");
-    ek_sample s;
-    assert_int_equal(ek_task_sample(&s, t, 0, &err), EK_EASKED);
+    assert_int_equal(ek_task_open(&t, &c, &ek_check_counter, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "book other than"));
-    ek_task_close(t);
     ek_check_task_clear(&c);
 }
 
@@ -153,6 +150,7 @@ static void values_are_graded_whole(void **state)
     const ek_sample s = {
         .references = right, .n_references = 1, .distractors = wrong, .n_distractors = 1};
     ek_task_config c = ek_task_defaults;
+    ek_check_grid(&c);
     ek_task *t = ek_check_task_open(&c, "kv_needle");
 
     (void)state;
@@ -188,6 +186,7 @@ static void continuations_are_graded_by_their_prefix(void **state)
     const ek_sample s = {.references = right, .n_references = 1};
     ek_task_config c = ek_task_defaults;
     c.needle_text = strdup(ek_check_other_book);
+    ek_check_grid(&c);
     ek_task *t = ek_check_task_open(&c, "verbatim");
     ek_grade g;
 

@@ -113,6 +113,12 @@ static const request requests[] = {
     {{"evaluate", "run.yaml", "-s", "tasks=[{name: passkey, text: text, lengths: [400, 1025]}]"},
      "1024"},
     {{"evaluate", "run.yaml", "-s",
+      "tasks=[{name: kv_needle, text: text, lengths: [900, 64], depths: [50], repeats: 1}]"},
+     "length 64 leaves"},
+    {{"evaluate", "run.yaml", "--plan", "-s",
+      "tasks=[{name: passkey, text: text, lengths: [900, 64], depths: [50], repeats: 1}]"},
+     "length 64 leaves"},
+    {{"evaluate", "run.yaml", "-s",
       "tasks=[{name: fidelity, text: text, prompt: 96, continuation: 16, samples: 2}, "
       "{name: fidelity, text: text, prompt: 96, continuation: 16, samples: 1}]"},
      "a label"},
