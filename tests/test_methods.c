@@ -294,6 +294,76 @@ static void law_decode(const ek_toy *t, const ek_toy_cell *cell)
     }
 }
 
+/* Bytes of living entries, of their positions and of what is remembered of them. */
+static int64_t held_bytes(const ek_cache *c)
+{
+    const ek_cache_bytes b = ek_cache_count(c);
+
+    return b.kv + b.pos + b.state;
+}
+
+/* Decode under a held budget of so many bytes. */
+static void decode_bytes(const ek_toy *t, const ek_policy *p, int64_t asked, const ek_cost *cost)
+{
+    const int32_t entries = ek_budget_entries(&(ek_budget){.bytes = asked}, PROMPT, cost);
+    const int64_t each = cost->plain + cost->extra;
+    ek_policy_scratch scratch = {0};
+    int first_plan = 1, exact = 0;
+    ek_plan plan;
+    ek_cache c;
+    ek_err err;
+
+    ek_toy_cache(&c, t, PROMPT + STEPS, 1, &p->method.measure);
+    read_prompt(t, &c, PROMPT);
+    ek_ok(ek_plan_open(&plan, &c.dims, ek_cache_entries(&c) + 1000, &err), &err);
+    assert_true(held_bytes(&c) > asked); /* something must go */
+    for (int64_t s = 0; s <= STEPS; s++) {
+        if (s > 0)
+            ek_toy_feed(t, &c, 1, PROMPT, s);
+        if (ek_policy_due(p, s == 0 ? EK_AT_PREFILL_END : EK_AT_STEP, s, first_plan, &c, entries)) {
+            const int32_t target = s == 0 ? entries : ek_policy_target(p, entries);
+
+            ek_ok(ek_policy_plan(p, &c, lane_of(&c), target, &scratch, &plan, &err), &err);
+            ek_ok(ek_cache_apply(&c, &c, 0, &plan, &err), &err);
+            first_plan = 0;
+        }
+        if (first_plan)
+            continue;
+        if (held_bytes(&c) > asked)
+            fail_msg("%s, step %d: %lld bytes held, %lld asked", p->method.name, (int)s,
+                     (long long)held_bytes(&c), (long long)asked);
+        if (ek_cache_entries(&c) < (int64_t)entries * t->dims.n_layers * t->dims.n_heads)
+            continue;
+        exact++;
+        /* No entry more had room; and the same check, of a budget one smaller, would fail. */
+        assert_true(held_bytes(&c) > asked - each);
+    }
+    assert_true(exact > 0);
+    ek_policy_scratch_close(&scratch);
+    ek_plan_close(&plan);
+    ek_cache_close(&c);
+}
+
+/* What a cache that holds its budget takes, counted, is within the bytes that were asked for. */
+static void law_bytes(const ek_toy *t, const ek_toy_cell *cell)
+{
+    ek_policy p = cell->policy;
+
+    p.decode = EK_DECODE_HOLD;
+    if (!ek_policy_watches(&p, 1))
+        return; /* never cuts */
+    const ek_cost cost = ek_policy_cost(&p, &t->dims, t->dtype);
+    const int64_t each = cost.plain + cost.extra;
+    const int64_t least = ENTRIES * each + cost.state;
+    const ek_budget budgets[] = {{.bytes = least},
+                                 {.bytes = least + each - 1},
+                                 {.entries = (least + cost.plain - 1) / cost.plain}};
+
+    for (size_t i = 0; i < EK_COUNT(budgets); i++)
+        assert_int_equal(ek_budget_entries(&budgets[i], PROMPT, &cost), ENTRIES);
+    decode_bytes(t, &p, least, &cost); /* the least of them */
+}
+
 /* A carried score is the fresh one: with and without the lane, the same bits. */
 static void law_carried(const ek_toy *t, const ek_toy_cell *cell)
 {
@@ -354,6 +424,12 @@ static void decoding_is_repeatable_and_holds_budgets(void **state)
 {
     (void)state;
     over_methods(law_decode);
+}
+
+static void held_bytes_stay_within_those_asked(void **state)
+{
+    (void)state;
+    over_methods(law_bytes);
 }
 
 static void carried_scores_are_fresh_ones(void **state)
@@ -502,6 +578,7 @@ int main(void)
         cmocka_unit_test(plans_keep_what_was_asked),
         cmocka_unit_test(enough_room_keeps_everything),
         cmocka_unit_test(decoding_is_repeatable_and_holds_budgets),
+        cmocka_unit_test(held_bytes_stay_within_those_asked),
         cmocka_unit_test(carried_scores_are_fresh_ones),
         cmocka_unit_test(tiny_prompts_keep_one),
     };
