@@ -3,6 +3,7 @@
 
 #include "core/bf16.h"
 #include "core/rng.h"
+#include "scorers/carried.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -30,39 +31,60 @@ static void add_lane(ek_rig *g, const ek_measure *m)
     g->lane[g->n_lanes++] = m;
 }
 
+/* One method of the rig with a scorer of its own, whose parameters are random. */
+static void add_method(ek_rig *g, const ek_method *row, const ek_scorer_class *cls,
+                       ek_scorer_set set)
+{
+    ek_method *m = &g->method[g->n];
+    ek_scorer *s = &g->scorer[g->n];
+
+    *m = *row;
+    m->measure.signal = cls;
+    *s = (ek_scorer){.cls = cls, .dev = g->m.dev, .dims = *g->m.dims, .set = set};
+    if (cls->learner) {
+        g->params[g->n] = malloc(sizeof(ek_real) * ek_params_size(s));
+        cls->learner->init(s, g->params[g->n], 77);
+        for (size_t k = 0; k < ek_params_size(s); k++) /* else all score alike */
+            g->params[g->n][k] += (ek_real)(.5 * ek_rng_normal(5, 6, k));
+        s->params = g->params[g->n];
+        ok(ek_scorer_check(s, &err));
+    }
+    m->measure.scorer = s;
+    add_lane(g, &m->measure);
+    g->n++;
+    assert_true(g->n < EK_RIG_METHODS);
+}
+
+static void add_methods(ek_rig *g)
+{
+    const ek_scorer_set plain = {.seed = 3, .hidden = 8, .age = EK_AGE_EXP};
+    const ek_scorer_set memory = {
+        .age = EK_AGE_POWER, .sinks = 4, .recent = 8, .delay = 5, .norm = true, .skip = true};
+    const ek_scorer_set columns = {
+        .hidden = 8, .age = EK_AGE_INPUT, .sinks = 4, .recent = 8, .carried = EK_CARRIED_FULL};
+    ek_method layer = *ek_method_find("foresight"), remembers = *ek_method_find("kvpop");
+    ek_method carries = *ek_method_find("foresight");
+
+    for (int i = 0; ek_methods[i]; i++) {
+        const ek_method *m = ek_methods[i];
+
+        if ((m->when.prefill_end || m->when.first_step) &&
+            m->measure.signal->source != EK_FROM_FUTURE)
+            add_method(g, m, m->measure.signal, plain);
+    }
+    layer.budget = EK_SHARE_LAYER;
+    add_method(g, &layer, layer.measure.signal, plain);
+    remembers.protect.recent = carries.protect.recent = 8; /* their scores decide */
+    add_method(g, &remembers, &ek_scorer_recurrent, memory);
+    add_method(g, &carries, &ek_scorer_mlp, columns);
+}
+
 void ek_rig_open(ek_rig *g, ek_dtype storage)
 {
     memset(g, 0, sizeof *g);
     ek_check_model_open(&g->m, NULL, storage, 0);
     ok(ek_engine_open(&g->e, g->m.model, g->m.dev, &err));
-    for (int i = 0, last = 0; !last; i++) {
-        ek_method *m = &g->method[g->n];
-        ek_scorer *s = &g->scorer[g->n];
-
-        *m = ek_methods[i] ? *ek_methods[i] : *ek_method_find("foresight");
-        if (!ek_methods[i]) {
-            m->budget = EK_SHARE_LAYER;
-            last = 1;
-        }
-        if ((!m->when.prefill_end && !m->when.first_step) ||
-            m->measure.signal->source == EK_FROM_FUTURE)
-            continue;
-        *s = (ek_scorer){.cls = m->measure.signal,
-                         .dev = g->m.dev,
-                         .dims = *g->m.dims,
-                         .set = {.seed = 3, .hidden = 8, .age = EK_AGE_EXP}};
-        if (s->cls->learner) {
-            g->params[g->n] = malloc(sizeof(ek_real) * ek_params_size(s));
-            s->cls->learner->init(s, g->params[g->n], 77);
-            for (size_t k = 0; k < ek_params_size(s); k++) /* else all score alike */
-                g->params[g->n][k] += (ek_real)(.5 * ek_rng_normal(5, 6, k));
-            s->params = g->params[g->n];
-        }
-        m->measure.scorer = s;
-        add_lane(g, &m->measure);
-        g->n++;
-        assert_true(g->n < EK_RIG_METHODS);
-    }
+    add_methods(g);
     for (int j = 0; j < 2; j++) {
         ek_maps *maps = &g->maps[j];
 

@@ -16,8 +16,8 @@ enum {
     EK_RIG_METHODS = 40
 };
 
-/* Every method with its scorer, and Foresight once more, whose heads share a layer's budget there.
- * Never moves. */
+/* Every method with its scorer, and three more: Foresight whose heads share a layer's budget, and
+ * with carried columns; KVpop with its memory.  Never moves. */
 typedef struct ek_rig {
     ek_check_model m;
     ek_engine *e;
