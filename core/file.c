@@ -219,6 +219,36 @@ ek_code ek_make_parent(const char *path, ek_err *err)
     return code;
 }
 
+ek_code ek_real_path(const char *path, char out[EK_PATH_ROOM], ek_err *err)
+{
+    char real[PATH_MAX];
+
+    if (path[0] == '/')
+        memcpy(out, "/", 2);
+    else if (getcwd(out, EK_PATH_ROOM) == NULL)
+        return EK_FAIL(err, EK_EIO, "%s: the working folder has no name: %s", path,
+                       strerror(errno));
+    while (*path) {
+        const size_t part = strcspn(path, "/");
+        size_t n = strlen(out);
+
+        if (part == 2 && memcmp(path, "..", 2) == 0) {
+            while (n > 1 && out[n - 1] != '/')
+                n--;
+            out[n > 1 ? n - 1 : 1] = '\0';
+        } else if (part > 0 && !(part == 1 && *path == '.')) {
+            if (n + part + 2 > EK_PATH_ROOM)
+                return EK_FAIL(err, EK_EASKED, "%s: found a name of more than %d bytes", path,
+                               EK_PATH_ROOM - 1);
+            snprintf(out + n, EK_PATH_ROOM - n, "%s%.*s", n > 1 ? "/" : "", (int)part, path);
+            if (realpath(out, real) != NULL) /* what is not there yet has no links */
+                snprintf(out, EK_PATH_ROOM, "%s", real);
+        }
+        path += part + (path[part] == '/');
+    }
+    return EK_OK;
+}
+
 int ek_file_exists(const char *path)
 {
     struct stat st;

@@ -34,6 +34,10 @@ ek_code ek_make_folder(const char *path, ek_err *err); /* and its parents; exist
 ek_code ek_make_parent(const char *path, ek_err *err); /* the folder that path lies in */
 int ek_file_exists(const char *path);
 
+/* The one name of a file or folder, there or not: absolute, without ".", ".." and symbolic links. */
+enum { EK_PATH_ROOM = 4096 };
+ek_code ek_real_path(const char *path, char out[EK_PATH_ROOM], ek_err *err);
+
 /* 32 lower-case hex digits and NUL. */
 void ek_hash128(char out[33], const void *data, size_t size);
 /* Of several pieces, as if joined with their lengths between. */

@@ -87,6 +87,7 @@ typedef struct found_run {
     int done;
     const ek_run_row *row;
     const char *differs; /* name of a column that a resumed run must not change */
+    const char *other;   /* of one that a finished run must not either */
 } found_run;
 
 static ek_code compare_run(void *ctx, int n, const char *const *name, const ek_sql *value,
@@ -100,8 +101,11 @@ static ek_code compare_run(void *ctx, int n, const char *const *name, const ek_s
     f->there = 1;
     f->done = strcmp(value[0].text, "done") == 0;
     for (int i = 1; i < n; i++)
-        if (strcmp(value[i].text, now[i - 1] ? now[i - 1] : "") != 0)
+        if (strcmp(value[i].text, now[i - 1] ? now[i - 1] : "") != 0) {
             f->differs = name[i];
+            if (i < 4) /* not the kernel, which changes the answers' last bits at most */
+                f->other = name[i];
+        }
     return EK_OK;
 }
 
@@ -196,14 +200,20 @@ static ek_code begin_run(ek_store *s, const ek_run_row *row, const ek_leaf *leav
                        "%s: run %.8s was begun with another %s, so it is not this one; --restart "
                        "forgets it",
                        s->path, row->id, changed);
+    if (f.done && f.other)
+        return EK_FAIL(err, EK_EASKED,
+                       "%s: run %.8s was finished with another %s, so it is not this one; "
+                       "--restart forgets it",
+                       s->path, row->id, f.other);
     if (f.done || !resume) {
         *found = f.done ? EK_RUN_DONE : EK_RUN_UNFINISHED;
         return EK_OK;
     }
     if (f.differs)
         return EK_FAIL(err, EK_EASKED,
-                       "%s: run %.8s was begun with another %s, so it cannot be resumed", s->path,
-                       row->id, f.differs);
+                       "%s: run %.8s was begun with another %s, so it cannot be resumed; --restart "
+                       "forgets it",
+                       s->path, row->id, f.differs);
     *found = EK_RUN_RESUMED;
     return SQL(s, again, id, NULL, NULL, err);
 }

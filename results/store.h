@@ -68,7 +68,8 @@ typedef enum ek_run_found {
     EK_RUN_DONE        /* was there and finished: nothing changed */
 } ek_run_found;
 
-/* Resuming with another model, tokenizer, template or kernel is refused (EK_EASKED). */
+/* Resuming with another model, tokenizer, template or kernel is refused (EK_EASKED), and so is
+ * finding a run done that had another model, tokenizer or template. */
 ek_code ek_store_run_begin(ek_store *store, const ek_run_row *row, const ek_leaf *leaves,
                            int n_leaves, int resume, ek_run_found *found, ek_err *err);
 /* status: "done", "failed" or "interrupted". */

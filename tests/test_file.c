@@ -213,6 +213,38 @@ static void hash128_is_stable(void **state)
     assert_string_equal(a, b);
 }
 
+static void a_place_has_one_name(void **state)
+{
+    static const char *const same[] = {"a/b/c",      "./a//b/./c/", "a/b/../b/c",
+                                       "a/x/../b/c", "link/c",      "a/new/../../a/b/c"};
+    char want[EK_PATH_ROOM], got[EK_PATH_ROOM], here[256];
+    ek_err err = {0};
+
+    (void)state;
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(ek_make_folder(in("a/b"), &err), EK_OK);
+    assert_int_equal(symlink("a/b", in("link")), 0);
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(ek_real_path(in("a/b/c"), want, &err), EK_OK); /* c is not there yet */
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        assert_int_equal(ek_real_path(same[i], got, &err), EK_OK);
+        assert_string_equal(got, want);
+    }
+    assert_int_equal(ek_real_path("a/b/d", got, &err), EK_OK);
+    assert_string_not_equal(got, want);
+    assert_int_equal(ek_real_path("/..", got, &err), EK_OK);
+    assert_string_equal(got, "/");
+    char *big = malloc(2 * EK_PATH_ROOM);
+    memset(big, 'x', 2 * EK_PATH_ROOM - 1);
+    big[2 * EK_PATH_ROOM - 1] = '\0';
+    assert_int_equal(ek_real_path(big, got, &err), EK_EASKED);
+    free(big);
+    assert_int_equal(chdir(here), 0);
+    assert_int_equal(unlink(in("link")), 0);
+    assert_int_equal(rmdir(in("a/b")), 0);
+    assert_int_equal(rmdir(in("a")), 0);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -234,6 +266,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(what_cannot_be_opened_is_named),
         cmocka_unit_test(folders_are_made_with_parents),
+        cmocka_unit_test(a_place_has_one_name),
         cmocka_unit_test(sha256_vectors),
         cmocka_unit_test(hash128_is_stable),
     };

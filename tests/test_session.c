@@ -217,6 +217,68 @@ static void test_resume(void **state)
     ek_check_ok(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
 }
 
+static ek_code restart(const ek_train_set *s, ek_err *err)
+{
+    const ek_train_options o = {.quiet = 1, .restart = 1};
+
+    return ek_train_run(s, &o, dev, err);
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    ek_map map;
+    ek_err err;
+
+    ek_check_ok(ek_map_open(&map, from, &err), &err);
+    ek_check_ok(ek_file_write(to, map.data, map.size, &err), &err);
+    ek_map_close(&map);
+}
+
+static void refused_for(const ek_train_set *s, const char *says)
+{
+    ek_err err;
+
+    assert_int_equal(run(s, 0, 0, &err), EK_EASKED);
+    if (strstr(err.msg, says) == NULL || strstr(err.msg, "--restart") == NULL)
+        fail_msg("expected %s and --restart, found: %s", says, err.msg);
+}
+
+/* A run counts as finished while its folder holds what it made, of the model that is there now. */
+static void test_done(void **state)
+{
+    ek_train_set s = settings(ek_check_in_folder("done")), later = s;
+    char *weights = ek_check_in_folder("done/model.safetensors"),
+         *config = ek_check_in_folder("done/config.json"), *own = ek_check_in_folder("own.gguf");
+    ek_err err;
+
+    (void)state;
+    copy_file(model, own);
+    s.model = own;
+    s.results = ek_check_in_folder("done.db");
+    ek_check_ok(run(&s, 0, 0, &err), &err);
+    ek_check_ok(run(&s, 0, 0, &err), &err); /* nothing to do */
+    later = s;
+    later.seed = 2; /* another run uses the folder */
+    ek_check_ok(run(&later, 0, 0, &err), &err);
+    refused_for(&s, "done/");
+    ek_check_same_weights(ek_check_in_folder("seed"), s.out, 1); /* what is there stays */
+    ek_check_ok(run(&later, 0, 0, &err), &err);
+    ek_check_ok(restart(&s, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    assert_int_equal(truncate(weights, 100), 0);
+    refused_for(&s, "model.safetensors");
+    assert_int_equal(unlink(config), 0);
+    refused_for(&s, "model.safetensors"); /* one gone, one damaged: still asks */
+    assert_int_equal(unlink(weights), 0);
+    ek_check_ok(run(&s, 0, 0, &err), &err); /* all gone: anew */
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    copy_file(other, own); /* another model under the same name */
+    refused_for(&s, "another model_hash");
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    ek_check_ok(restart(&s, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 0);
+}
+
 /* A run that is killed: its first checkpoint comes long before its end. */
 static ek_train_set long_settings(char *out, char *results)
 {
@@ -327,10 +389,11 @@ static int child(char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),  cmocka_unit_test(test_trace_refused),
-        cmocka_unit_test(test_resume),  cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_retrieval),
-        cmocka_unit_test(test_scorers), cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_traces),    cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume),    cmocka_unit_test(test_done),
+        cmocka_unit_test(test_kill),      cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_retrieval), cmocka_unit_test(test_scorers),
+        cmocka_unit_test(test_readings),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;

@@ -427,6 +427,19 @@ static void test_refused(void **state)
     set[1].loss.kind = EK_LOSS_REGRESS;
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "two runs would write"));
+    for (int way = 0; way < 2; way++) { /* nor under another name of the same folder */
+        char *out = calloc(1, strlen(set[0].out) + 4);
+
+        memcpy(out, set[0].out, strlen(set[0].out));
+        if (way == 0)
+            strcat(out, "/");
+        else
+            sprintf(strrchr(out, '/'), "/.%s", strrchr(set[0].out, '/'));
+        free(set[1].out);
+        set[1].out = out;
+        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        assert_non_null(strstr(err.msg, "two runs would write"));
+    }
     ek_sweep_close(set, n);
     ek_check_ok(open_runs(&set, &n, whole, 2, list, 1, &err), &err);
     assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);

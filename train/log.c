@@ -4,6 +4,7 @@
 #include "core/file.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,11 +51,57 @@ static ek_code begin(ek_log *log, const ek_train_set *set, const ek_run_row *row
     return code;
 }
 
+static ek_code sha_of(const char *path, char out[65], int64_t *bytes, ek_err *err)
+{
+    ek_map map;
+
+    EK_TRY(ek_map_open(&map, path, err));
+    ek_sha256(out, map.data, map.size);
+    *bytes = (int64_t)map.size;
+    ek_map_close(&map);
+    return EK_OK;
+}
+
+static ek_code take_sha(void *ctx, int n, const char *const *name, const ek_sql *value, ek_err *err)
+{
+    (void)n, (void)name, (void)err;
+    snprintf(ctx, 65, "%s", value[0].text);
+    return EK_OK;
+}
+
+/* Are the files of a finished run there?  EK_EASKED: there is something else in their place, which
+ * may be another run's. */
+static ek_code find_files(ek_log *log, const char *const *paths, int n, int *there, ek_err *err)
+{
+    static const char find[] = "SELECT sha256 FROM artifact WHERE run = ? AND path = ?";
+
+    *there = 1;
+    for (int i = 0; i < n; i++) {
+        const ek_sql p[] = {ek_sql_text(log->id), ek_sql_text(paths[i])};
+        char made[65] = "", now[65];
+        int64_t bytes;
+
+        if (!ek_file_exists(paths[i])) {
+            *there = 0;
+            continue;
+        }
+        EK_TRY(ek_store_sql(log->store, find, p, (int)EK_COUNT(p), take_sha, made, err));
+        EK_TRY(sha_of(paths[i], now, &bytes, err));
+        if (strcmp(made, now) != 0)
+            return EK_FAIL(err, EK_EASKED,
+                           "%s: not what this run made when it was finished (SHA-256 %.12s, stored "
+                           "%.12s): damaged, or another run's; --restart trains it again in its "
+                           "place",
+                           paths[i], now, made[0] ? made : "none");
+    }
+    return EK_OK;
+}
+
 ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row, int resume,
                     const char *const *paths, int n_paths, int *done, ek_err *err)
 {
     ek_run_found found;
-    int there = 1;
+    int there = 0;
 
     *done = 0;
     log->id = row->id;
@@ -64,8 +111,8 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
     if (log->restart)
         EK_TRY(ek_store_run_delete(log->store, row->id, err));
     EK_TRY(begin(log, set, row, resume, &found, err));
-    for (int i = 0; i < n_paths; i++)
-        there = there && ek_file_exists(paths[i]);
+    if (found == EK_RUN_DONE)
+        EK_TRY(find_files(log, paths, n_paths, &there, err));
     if (found == EK_RUN_DONE && !there) { /* what it made is gone: anew */
         EK_TRY(ek_store_run_delete(log->store, row->id, err));
         EK_TRY(begin(log, set, row, resume, &found, err));
@@ -119,16 +166,12 @@ ek_code ek_log_flush(ek_log *log, ek_err *err)
 ek_code ek_log_file(ek_log *log, const char *path, ek_err *err)
 {
     char sha[65];
-    ek_map map;
+    int64_t bytes;
 
     if (log->store == NULL)
         return EK_OK;
-    EK_TRY(ek_map_open(&map, path, err));
-    ek_sha256(sha, map.data, map.size);
-    const ek_code code =
-        ek_store_artifact(log->store, log->id, "weights", path, (int64_t)map.size, sha, err);
-    ek_map_close(&map);
-    return code;
+    EK_TRY(sha_of(path, sha, &bytes, err));
+    return ek_store_artifact(log->store, log->id, "weights", path, bytes, sha, err);
 }
 
 ek_code ek_log_close(ek_log *log, ek_code code, ek_err *err)

@@ -19,7 +19,8 @@ typedef struct ek_log {
 } ek_log;
 
 /* Begin or resume the run.  *done: this very run was finished before and its files (paths) are all
- * there; nothing more to do.  EK_EASKED: it was begun, and resume is not asked. */
+ * there as it made them; nothing more to do.  If one is gone, the run begins anew.  EK_EASKED: one
+ * is something else by now; or the run was begun, and resume is not asked. */
 ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row, int resume,
                     const char *const *paths, int n_paths, int *done, ek_err *err);
 ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err);

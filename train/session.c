@@ -386,11 +386,16 @@ fail:
 
 static ek_code refuse_twins(const ek_train_set *set, int n, ek_err *err)
 {
+    char mine[EK_PATH_ROOM], other[EK_PATH_ROOM];
+
     for (int i = 0; i < n; i++) {
         EK_TRY(check_set(&set[i], err));
-        for (int j = 0; j < i; j++)
-            if (strcmp(set[i].out, set[j].out) == 0)
+        EK_TRY(ek_real_path(set[i].out, mine, err));
+        for (int j = 0; j < i; j++) {
+            EK_TRY(ek_real_path(set[j].out, other, err));
+            if (strcmp(mine, other) == 0)
                 return EK_FAIL(err, EK_EASKED, "out: two runs would write to %s", set[i].out);
+        }
     }
     return EK_OK;
 }
