@@ -1,6 +1,8 @@
 /* infer/folder.c - see the header. */
 #include "infer/folder.h"
 
+#include "core/config.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +82,27 @@ ek_code ek_folder_dims(const ek_folder *f, const ek_dims *want, ek_err *err)
         if (found != field[i].want)
             return EK_FAIL(err, EK_EASKED, "%s: dims.%s: found %lld, the model has %d", f->config,
                            field[i].key, (long long)found, field[i].want);
+    }
+    return EK_OK;
+}
+
+ek_code ek_folder_keys(const ek_folder *f, const char *const *known, ek_err *err)
+{
+    int n = 0;
+
+    while (known[n] != NULL)
+        n++;
+    for (const ek_json *v = ek_json_child(f->root); v != NULL; v = ek_json_next(v)) {
+        const char *key = ek_json_key(v), *near;
+        int at = 0;
+
+        while (at < n && strcmp(key, known[at]) != 0)
+            at++;
+        if (at < n)
+            continue;
+        near = ek_nearest(key, known, n);
+        return EK_FAIL(err, EK_EINPUT, "%s: unknown key \"%.40s\"%s%s%s", f->config, key,
+                       near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     }
     return EK_OK;
 }

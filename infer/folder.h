@@ -25,6 +25,10 @@ typedef struct ek_folder {
 ek_code ek_folder_open(ek_folder *f, const char *dir, const char *format, ek_err *err);
 void ek_folder_close(ek_folder *f); /* of a zeroed one too */
 
+/* Refuse a member of config.json that is not in the NULL-terminated list: a key that nobody reads
+ * is a damaged or misspelt one. */
+ek_code ek_folder_keys(const ek_folder *f, const char *const *known, ek_err *err);
+
 /* Members of config.json: an integer of lo .. hi, a string (borrowed; NULL after a failure), */
 ek_code ek_folder_int(const ek_folder *f, const char *key, int64_t lo, int64_t hi, int64_t *out,
                       ek_err *err);

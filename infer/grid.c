@@ -248,8 +248,10 @@ void ek_grid_hash(const ek_grid *g, char out[33])
     ek_hasher *h = ek_hasher_open();
 
     for (int m = 0; m < g->n_methods; m++) {
-        if (h && g->weights[m])
+        if (h && g->weights[m]) {
             ek_hasher_add(h, ek_weights_hash(g->weights[m]), 32);
+            ek_hasher_add(h, ek_weights_settings(g->weights[m]), 32);
+        }
         if (h && g->maps[m].block)
             ek_hasher_add(h, g->maps[m].hash, 32);
     }

@@ -46,7 +46,7 @@ ek_code ek_grid_open(ek_grid *g, const ek_method_set *methods, int n_methods,
                      ek_model *model, const char *tokenizer_hash, ek_device *dev, ek_err *err);
 void ek_grid_close(ek_grid *g);
 
-/* Of all weights and maps in the grid; part of what identifies a run. */
+/* Of all weights, with their settings, and maps in the grid; part of what identifies a run. */
 void ek_grid_hash(const ek_grid *g, char out[33]);
 
 /* A method ready to measure: `set` applied to its row, weights opened if it is learned, maps if it

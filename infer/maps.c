@@ -11,6 +11,9 @@
 
 static const char format[] = "evictkit maps";
 static const char *const modes[] = {"head", "layer", NULL};
+static const char *const known[] = {"format",   "version", "mode",     "dims",       "model",
+                                    "data",     "tokens",  "held_out", "parameters", "tokenizer",
+                                    "settings", "weights", NULL};
 
 enum { TENSORS = 3 };
 
@@ -110,6 +113,7 @@ ek_code ek_maps_open(ek_maps *out, const char *dir, const ek_maps_need *need, ek
     int joint;
 
     EK_TRY(ek_folder_open(&f, dir, format, err));
+    EK_CHECK(ek_folder_keys(&f, known, err));
     EK_CHECK(ek_folder_must_be(&f, "model", need->model_hash, "base model", err));
     EK_CHECK(ek_folder_must_be(&f, "tokenizer", need->tokenizer_hash, "tokenizer", err));
     EK_CHECK(ek_folder_dims(&f, need->dims, err));

@@ -7,7 +7,8 @@
  *
  * The folder: config.json with format "evictkit maps", version 1, mode, dims, model and tokenizer
  * by hash, and weights, the hash of model.safetensors (maps fitted elsewhere may leave it out),
- * which holds three fp32 tensors, row-major:
+ * which holds three fp32 tensors, row-major.  Of other keys only those that ek_maps_write writes
+ * are taken.
  *
  *     map.weight  (n_layers, n_heads, d, d)  or  (n_layers, H d, H d)     [output][input]
  *     map.bias    (n_layers, n_heads, d)     or  (n_layers, H d)

@@ -14,8 +14,40 @@ enum { MAX_HIDDEN = 65536 };
 struct ek_weights {
     ek_scorer scorer;
     float *params;
-    char method[32], hash[33], trained[33];
+    char method[32], hash[33], scoring[33], trained[33];
 };
+
+static const char *const known[] = {
+    "format",   "version", "method",   "scorer",     "hidden",     "age",       "input",
+    "carried",  "delay",   "absolute", "norm",       "skip",       "sinks",     "recent",
+    "dims",     "model",   "data",     "target",     "loss",       "tokenizer", "steps",
+    "settings", "weights", "scoring",  "final_loss", "parameters", NULL};
+
+int64_t ek_weights_width(const ek_scorer *s)
+{
+    ek_param p[EK_MAX_PARAMS];
+    const int n = s->cls->learner->describe(s, p);
+
+    for (int i = 0; i < n; i++)
+        if (strcmp(p[i].name, "hidden.weight") == 0)
+            return p[i].rows;
+    return 1;
+}
+
+void ek_weights_scoring(char out[33], const char *method, const ek_scorer *s)
+{
+    const ek_scorer_set *set = &s->set;
+    char text[512];
+
+    snprintf(text, sizeof text,
+             "method %.40s scorer %.40s hidden %lld age %s input %s carried %s absolute %d "
+             "delay %lld norm %d skip %d sinks %lld recent %lld",
+             method, s->cls->name, (long long)ek_weights_width(s), ek_age_names[set->age],
+             set->rms ? "rms" : "raw", ek_carried_names[set->carried], set->absolute != 0,
+             (long long)set->delay, set->norm != 0, set->skip != 0, (long long)set->sinks,
+             (long long)set->recent);
+    ek_hash128(out, text, strlen(text));
+}
 
 /* What the scorer remembers beside the entry; files from before there was anything say nothing. */
 static ek_code read_memory(ek_scorer_set *set, const ek_folder *f, ek_err *err)
@@ -84,10 +116,20 @@ static ek_code check_settings(const ek_weights *w, const ek_folder *f, ek_err *e
 static ek_code read_config(ek_weights *w, const ek_folder *f, const ek_weights_need *need,
                            ek_err *err)
 {
-    const char *settings;
+    const char *settings, *scoring;
 
+    EK_TRY(ek_folder_keys(f, known, err));
     EK_TRY(read_settings(w, f, need, err));
     EK_TRY(check_settings(w, f, err));
+    ek_weights_scoring(w->scoring, w->method, &w->scorer);
+    if (ek_json_get(f->root, "scoring") != NULL) {
+        EK_TRY(ek_folder_string(f, "scoring", &scoring, err));
+        if (strcmp(scoring, w->scoring) != 0)
+            return EK_FAIL(err, EK_EINPUT,
+                           "%s: the settings were changed since it was written: their hash is %s, "
+                           "scoring says %.40s",
+                           f->config, w->scoring, scoring);
+    }
     /* A training run is named by the hash of its resolved settings, which stand here whole. */
     if ((settings = ek_json_string(ek_json_get(f->root, "settings"))) != NULL)
         ek_hash128(w->trained, settings, strlen(settings));
@@ -171,6 +213,11 @@ const char *ek_weights_method(const ek_weights *w)
 const char *ek_weights_hash(const ek_weights *w)
 {
     return w->hash;
+}
+
+const char *ek_weights_settings(const ek_weights *w)
+{
+    return w->scoring;
 }
 
 const char *ek_weights_trained(const ek_weights *w)

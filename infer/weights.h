@@ -3,10 +3,11 @@
  * config.json says what it is and what it was made for; model.safetensors holds its parameters.
  * Both are hostile until checked.  Refused with one sentence: another base model or tokenizer (by
  * hash), another method, another recent window, parameters that do not fit, that are not finite, or
- * that were changed after config.json was written.
+ * that were changed after config.json was written, unknown keys, and settings of which `scoring`
+ * says that they were others.
  *
  * A scorer trained elsewhere is taken if its folder follows this (tests/interchange.py writes one
- * with numpy and the safetensors library).  Keys of config.json; others are ignored:
+ * with numpy and the safetensors library).  Keys of config.json:
  *     format     "evictkit scorer"                  version    1
  *     method     "foresight", "kvpop"               scorer     "mlp", "linear", "recurrent"
  *     age        "none", "exp", "power", "input"    input      "raw", "rms"
@@ -18,6 +19,9 @@
  *     dims       {"n_layers", "n_heads", "group", "head_dim"} of the model
  *     model, tokenizer    their hashes; the refusal of wrong ones says the right ones
  *     weights    XXH3-128 of model.safetensors, 32 hex digits; absent: not checked
+ *     scoring    ek_weights_scoring of the settings above; absent: not checked
+ *     data, target, loss, steps, parameters, final_loss, settings    where it comes from; optional
+ * and no others.
  * Tensors, F32, F16 or BF16, each (n_layers, n_heads, rows, cols) row-major, and no others.  d is
  * head_dim; n = 2 d, + 1 with age input, + 1 or 8 with carried ema or full: the inputs, in the
  * order of scorers/inputs.h.
@@ -61,6 +65,12 @@ void ek_weights_apply(const ek_weights *w, ek_method *method);
 const ek_scorer *ek_weights_scorer(const ek_weights *w);
 const char *ek_weights_method(const ek_weights *w);
 const char *ek_weights_hash(const ek_weights *w); /* of the parameters' file, 32 hex digits */
+/* Of all that scores depend on beside the parameters: method, class, width, inputs, age, delay,
+ * protection and the rest of the settings.  What is absent and what says the default are alike. */
+const char *ek_weights_settings(const ek_weights *w);                          /* 32 hex digits */
+void ek_weights_scoring(char out[33], const char *method, const ek_scorer *s); /* the same, anew */
+/* The width of the hidden layer, as it really is: settings may say 0 for the default; 1: none. */
+int64_t ek_weights_width(const ek_scorer *s);
 /* Id of the training run that made them, 32 hex digits; "" if config.json does not say. */
 const char *ek_weights_trained(const ek_weights *w);
 

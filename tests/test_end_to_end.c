@@ -191,6 +191,42 @@ static void text_is_generated_under_it(void **state)
     assert_true(is_there("plan.safetensors"));
 }
 
+static void plan_run(char id[33])
+{
+    RUN("evaluate", "run.yaml", "--plan");
+    expect(0);
+    assert_int_equal(sscanf(ran.out, "run %32[0-9a-f]", id), 1);
+}
+
+/* Other settings beside the same parameters are another run; a changed byte is no run at all. */
+static void other_settings_are_another_run(void **state)
+{
+    char id[33], other[33], *text, *at, *end;
+    size_t size;
+
+    (void)state;
+    plan_run(id);
+    text = contents("w/config.json", &size);
+    at = strstr(text, "\"sinks\": 2");
+    assert_non_null(at);
+    at[strlen("\"sinks\": ")] = '3';
+    ek_world_text(&world, "w/config.json", text);
+    RUN("evaluate", "run.yaml", "--plan");
+    expect(2);
+    assert_non_null(strstr(ran.err, "settings were changed"));
+    at = strstr(text, "  \"scoring\"");
+    end = strchr(at, '\n') + 1;
+    memmove(at, end, strlen(end) + 1);
+    ek_world_text(&world, "w/config.json", text); /* as if made elsewhere */
+    plan_run(other);
+    assert_string_not_equal(id, other);
+    strstr(text, "\"sinks\": 3")[strlen("\"sinks\": ")] = '2';
+    ek_world_text(&world, "w/config.json", text);
+    plan_run(other);
+    assert_string_equal(id, other);
+    free(text);
+}
+
 /* Two variants from one reading, each joined to its training; runs of two regimes stay apart. */
 static void variants_are_compared(void **state)
 {
@@ -318,6 +354,7 @@ int main(void)
         cmocka_unit_test(it_is_evaluated_beside_rules),
         cmocka_unit_test(the_database_is_read),
         cmocka_unit_test(text_is_generated_under_it),
+        cmocka_unit_test(other_settings_are_another_run),
         cmocka_unit_test(variants_are_compared),
         cmocka_unit_test(ready_queries_run),
     };

@@ -154,7 +154,9 @@ static void test_damaged(void **state)
                                            {"\"weights\": \"", "\"weights\": \"0"},
                                            {"{", "{ \"format\": 1, "},
                                            {"}\n", "}}\n"},
-                                           {"\"model\"", "\"modem\""}};
+                                           {"\"model\"", "\"modem\""},
+                                           {"\"tokens\"", "\"tokena\""},
+                                           {"\"weights\"", "\"wrights\""}};
     ek_map json, params;
     ek_maps m;
     ek_err err;
@@ -185,8 +187,9 @@ static void test_damaged(void **state)
     write_both(text, bytes, params.size); /* undamaged, it is taken */
     ek_check_ok(ek_maps_open(&m, ek_check_in_folder("bent"), &need, &err), &err);
     ek_maps_close(&m);
-    char *bare = strdup(text), *said = strstr(bare, "\"weights\"");
-    memcpy(said, "\"wrights\"", 9); /* nor is the hash asked for: maps may come from elsewhere */
+    char *bare = strdup(text), *said = strstr(text, "\"weights\"");
+    strcpy(strrchr(bare, ','), "}\n"); /* without the hash: maps may come from elsewhere */
+    assert_null(strstr(bare, "weights"));
     ek_check_ok(ek_file_write(ek_check_in_folder("bent/config.json"), bare, strlen(bare), &err),
                 &err);
     ek_check_ok(ek_maps_open(&m, ek_check_in_folder("bent"), &need, &err), &err);

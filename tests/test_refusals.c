@@ -358,6 +358,8 @@ static const damage in_settings[] = {
     {"another method", .kind = REPLACE, .find = "\"foresight\"", .with = "\"kvpopular\""},
     {"no model", .kind = REPLACE, .find = "\"model\"", .with = "\"moder\""},
     {"weights of no hash", .kind = REPLACE, .find = "\"weights\": \"", .with = "\"weights\":\"x"},
+    {"a key nobody knows", .kind = REPLACE, .find = "\"norm\"", .with = "\"nprm\""},
+    {"another window", .kind = REPLACE, .find = "\"recent\": 16", .with = "\"recent\": 48"},
     {"an unknown age", .kind = REPLACE, .find = "\"input\"", .with = "\"inpot\""},
 };
 

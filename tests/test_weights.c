@@ -198,7 +198,14 @@ static void test_damaged(void **state)
                                            {"\"method\": \"foresight\"", "\"method\": \"\""},
                                            {"{", "{ \"format\": 1, "},
                                            {"}\n", "}}\n"},
-                                           {"\"model\"", "\"modem\""}};
+                                           {"\"model\"", "\"modem\""},
+                                           {"\"norm\"", "\"norn\""},
+                                           {"\"delay\": 12", "\"delay\": 0"},
+                                           {"\"recent\": 16", "\"recent\": 48"},
+                                           {"\"absolute\": 0", "\"absolute\": 1"},
+                                           {"\"scoring\": \"", "\"scoring\": \"0"},
+                                           {"\"scoring\": \"", "\"scoring\": 7, \"loss\": \""},
+                                           {"\"steps\"", "\"stops\""}};
     ek_tokenizer *tok;
     ek_model *m = open_model(model, &tok);
     const ek_weights_need need = {.dims = ek_model_dims(m),
@@ -253,11 +260,87 @@ static void test_damaged(void **state)
     ek_model_close(m);
 }
 
+static int same_scorer(const ek_scorer *x, const ek_scorer *y)
+{
+    const ek_scorer_set *a = &x->set, *b = &y->set;
+
+    return x->cls == y->cls && a->hidden == b->hidden && a->age == b->age && a->rms == b->rms &&
+           a->sinks == b->sinks && a->recent == b->recent && a->delay == b->delay &&
+           a->norm == b->norm && a->skip == b->skip && a->absolute == b->absolute &&
+           a->carried == b->carried;
+}
+
+/* Every byte of config.json changed by itself: refused, or the scores are what they were.  A folder
+ * from elsewhere names no hash of its settings: then other settings are another identity. */
+static void test_each_byte(void **state)
+{
+    ek_tokenizer *tok;
+    ek_model *m = open_model(model, &tok);
+    const ek_weights_need need = {.dims = ek_model_dims(m),
+                                  .model_hash = ek_model_hash(m),
+                                  .tokenizer_hash = ek_tokenizer_hash(tok),
+                                  .sinks = -1,
+                                  .recent = -1};
+    char *dir = ek_check_in_folder("byte"), *json = ek_check_in_folder("byte/config.json");
+    int taken[2] = {0}, others[2] = {0};
+    ek_map map;
+    ek_weights *w;
+    float *params;
+    ek_err err;
+
+    (void)state;
+    const ek_scorer good = write_weights(dir, m, tok, &params);
+    char scoring[33];
+    ek_weights_scoring(scoring, "foresight", &good);
+    ek_check_ok(ek_map_open(&map, json, &err), &err);
+    char *text = strndup((const char *)map.data, map.size);
+    ek_map_close(&map);
+    for (int bare = 0; bare < 2; bare++) {
+        if (bare) {
+            char *from = strstr(text, "  \"scoring\""), *to = strchr(from, '\n') + 1;
+
+            memmove(from, to, strlen(to) + 1);
+        }
+        for (char *c = text; *c; c++) {
+            *c ^= 1;
+            FILE *f = fopen(json, "wb");
+            assert_non_null(f);
+            fputs(text, f);
+            fclose(f);
+            if (ek_weights_open(&w, dir, &need, dev, &err) == EK_OK) {
+                const ek_scorer *s = ek_weights_scorer(w);
+                const int same = same_scorer(s, &good);
+
+                assert_int_equal(strcmp(ek_weights_settings(w), scoring) == 0, same);
+                taken[bare]++;
+                others[bare] += !same;
+                ek_weights_close(w);
+            }
+            *c ^= 1;
+        }
+    }
+    print_message("%d and %d changed bytes are harmless\n", taken[0], taken[1]);
+    assert_int_equal(others[0], 0);
+    assert_true(taken[0] > 20 && others[1] > 3); /* blanks and hashes of data; sinks, delay */
+    /* What is absent says the default. */
+    char *norm = strstr(text, "  \"norm\""), *end = strchr(norm, '\n') + 1;
+    memmove(norm, end, strlen(end) + 1);
+    assert_null(strstr(text, "norm"));
+    ek_check_ok(ek_file_write(json, text, strlen(text), &err), &err);
+    ek_check_ok(ek_weights_open(&w, dir, &need, dev, &err), &err);
+    assert_string_equal(ek_weights_settings(w), scoring);
+    ek_weights_close(w);
+    free(text);
+    free(params);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),
-                                       cmocka_unit_test(test_weights),
-                                       cmocka_unit_test(test_damaged)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_damaged), cmocka_unit_test(test_each_byte)};
     const ek_tiny differs = {.seed = 5};
     ek_err err;
 

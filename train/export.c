@@ -3,6 +3,7 @@
 
 #include "core/file.h"
 #include "core/safetensors.h"
+#include "infer/weights.h"
 #include "scorers/carried.h"
 
 #include <math.h>
@@ -59,28 +60,18 @@ static void add_string(ek_text *t, const char *key, const char *value)
     ek_text_add(t, ",\n");
 }
 
-/* The width really used: settings may say 0 for the default. */
-static int64_t width_of(const ek_scorer *s)
-{
-    ek_param p[EK_MAX_PARAMS];
-    const int n = s->cls->learner->describe(s, p);
-
-    for (int i = 0; i < n; i++)
-        if (strcmp(p[i].name, "hidden.weight") == 0)
-            return p[i].rows;
-    return 1;
-}
-
 static void config_text(ek_text *t, const ek_scorer_export *x, const char *hash)
 {
     const ek_scorer *s = x->scorer;
+    char scoring[33];
 
+    ek_weights_scoring(scoring, x->method, s);
     ek_text_add(t, "{\n");
     add_string(t, "format", "evictkit scorer");
     ek_text_add(t, "  \"version\": 1,\n");
     add_string(t, "method", x->method);
     add_string(t, "scorer", s->cls->name);
-    ek_text_add(t, "  \"hidden\": %lld,\n", (long long)width_of(s));
+    ek_text_add(t, "  \"hidden\": %lld,\n", (long long)ek_weights_width(s));
     add_string(t, "age", ek_age_names[s->set.age]);
     add_string(t, "input", s->set.rms ? "rms" : "raw");
     add_string(t, "carried", ek_carried_names[s->set.carried]);
@@ -102,6 +93,7 @@ static void config_text(ek_text *t, const ek_scorer_export *x, const char *hash)
     if (isfinite(x->loss_last))
         ek_text_add(t, "  \"final_loss\": %.9g,\n", x->loss_last);
     add_string(t, "settings", x->settings);
+    add_string(t, "scoring", scoring);
     ek_text_add(t, "  \"weights\": \"%s\"\n}\n", hash);
 }
 
