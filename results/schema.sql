@@ -33,7 +33,7 @@ CREATE TABLE cell(                   -- one (task, length, method, budget, seed)
   variant TEXT NOT NULL DEFAULT '',              -- protocol: '0shot', 'own', 'kvpress', ...
   length INTEGER NOT NULL DEFAULT 0,             -- target tokens; 0 = the text's own length
   method TEXT NOT NULL, policy TEXT NOT NULL,    -- 'full' is the baseline; canonical SPEC, budget included
-  learned INTEGER NOT NULL DEFAULT 0 CHECK(learned IN (0,1)),  -- its scorer was trained, or its maps were fitted
+  learned INTEGER NOT NULL DEFAULT 0 CHECK(learned IN (0,1)),  -- the method's scorer was trained
   keep REAL CHECK(keep > 0 AND keep <= 1), keep_of TEXT CHECK(keep_of IN ('prompt','seen')),
   entries INTEGER CHECK(entries > 0), bytes INTEGER CHECK(bytes > 0),
   query_aware INTEGER NOT NULL CHECK(query_aware IN (0,1)),
