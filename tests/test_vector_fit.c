@@ -467,6 +467,16 @@ static void test_resume(void **state)
     assert_non_null(strstr(err.msg, "damaged checkpoint"));
     ek_check_ok(ek_file_write(checkpoint, bytes, size / 2, &err), &err);
     assert_int_equal(run(&s, 1, 0, &err), EK_EINPUT);
+    /* So is one that says it is further on. */
+    bytes[size - 200] ^= 1;
+    uint8_t *step = memmem(bytes, size, "\"step\":\"5\"", 10);
+    assert_non_null(step);
+    step[8] = '6';
+    ek_check_ok(ek_file_write(checkpoint, bytes, size, &err), &err);
+    assert_int_equal(run(&s, 1, 0, &err), EK_EINPUT);
+    assert_non_null(strstr(err.msg, "damaged checkpoint"));
+    step[8] = '5';
+    bytes[size - 200] ^= 1;
     bytes[size - 200] ^= 1;
     ek_check_ok(ek_file_write(checkpoint, bytes, size, &err), &err);
     free(bytes);

@@ -2,9 +2,8 @@
 #include "train/sums.h"
 
 #include "core/bf16.h"
-#include "core/file.h"
 #include "core/progress.h"
-#include "core/safetensors.h"
+#include "train/state.h"
 
 #include <math.h>
 #include <omp.h>
@@ -197,7 +196,7 @@ void ek_sums_fit_close(ek_sums_fit *fit)
 
 /* ---- checkpoint ---- */
 
-static const char format[] = "evictkit sums";
+static const char format[] = "evictkit sums 2"; /* 2: everything is under its hash */
 
 enum { PARTS = 2 };
 
@@ -216,35 +215,17 @@ static void parts_of(const ek_sums *s, const ek_regress *r[PARTS], ek_st_tensor 
                               .bytes = (size_t)r[i]->n * r[i]->stride * sizeof(double)};
 }
 
-/* Of all numbers: a damaged checkpoint must not become other maps without a word. */
-static ek_code hash_sums(const ek_sums *s, char out[33], ek_err *err)
-{
-    const ek_regress *r[PARTS];
-    ek_st_tensor t[PARTS];
-    ek_hasher *h = ek_hasher_open();
-
-    if (h == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "the hash of a checkpoint");
-    parts_of(s, r, t);
-    for (int i = 0; i < PARTS; i++)
-        ek_hasher_add(h, t[i].data, t[i].bytes);
-    ek_hasher_close(h, out);
-    return EK_OK;
-}
-
 ek_code ek_sums_save(const ek_sums *s, const char *path, const char *identity, int64_t at,
                      ek_err *err)
 {
     const ek_regress *r[PARTS];
     ek_st_tensor t[PARTS];
-    char step[24], hash[33];
-    const ek_st_pair meta[] = {
-        {"format", format}, {"identity", identity}, {"step", step}, {"hash", hash}};
+    char step[24];
+    const ek_st_pair meta[] = {{"format", format}, {"identity", identity}, {"step", step}};
 
-    EK_TRY(hash_sums(s, hash, err));
     snprintf(step, sizeof step, "%lld", (long long)at);
     parts_of(s, r, t);
-    return ek_st_write(path, t, PARTS, meta, (int)EK_COUNT(meta), err);
+    return ek_state_write(path, t, PARTS, meta, (int)EK_COUNT(meta), err);
 }
 
 static ek_code load_parts(ek_sums *s, const ek_st *st, const char *path, ek_err *err)
@@ -269,36 +250,13 @@ static ek_code load_parts(ek_sums *s, const ek_st *st, const char *path, ek_err 
 ek_code ek_sums_load(ek_sums *s, const char *path, const char *identity, int64_t n, int64_t *at,
                      ek_err *err)
 {
-    const char *found, *step, *hash, *kind;
-    char now[33], *end;
+    const ek_st_pair meta[] = {{"format", format}, {"identity", identity}, {"step", NULL}};
     ek_st *st;
 
-    EK_TRY(ek_st_open(&st, path, err));
-    kind = ek_st_meta(st, "format");
-    found = ek_st_meta(st, "identity");
-    step = ek_st_meta(st, "step");
-    hash = ek_st_meta(st, "hash");
-    if (kind == NULL || strcmp(kind, format) != 0 || found == NULL || step == NULL || hash == NULL)
-        EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: not a checkpoint of a fit of maps", path));
-    if (strcmp(found, identity) != 0)
-        EK_CHECK(EK_FAIL(err, EK_EASKED,
-                         "%s: the checkpoint belongs to a run with other settings (found %.32s, "
-                         "expected %.32s); train without --resume to start anew",
-                         path, found, identity));
-    const long long windows = strtoll(step, &end, 10);
-    if (*end != '\0' || end == step || windows < 0 || windows > n)
-        EK_CHECK(EK_FAIL(err, EK_EINPUT, "%s: step: found %.20s, expected 0 .. %lld", path, step,
-                         (long long)n));
-    EK_CHECK(load_parts(s, st, path, err));
-    EK_CHECK(hash_sums(s, now, err));
-    if (strcmp(hash, now) != 0)
-        EK_CHECK(EK_FAIL(err, EK_EINPUT,
-                         "%s: damaged checkpoint: its numbers have hash %s, expected %.32s", path,
-                         now, hash));
-    *at = windows;
+    EK_TRY(ek_state_open(&st, path, meta, (int)EK_COUNT(meta), err));
+    ek_code code = ek_state_int(st, path, "step", n, at, err);
+    if (code == EK_OK)
+        code = load_parts(s, st, path, err);
     ek_st_close(st);
-    return EK_OK;
-fail:
-    ek_st_close(st);
-    return err->code;
+    return code;
 }
