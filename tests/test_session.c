@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -279,6 +280,78 @@ static void test_done(void **state)
     ek_check_same_weights(ek_check_in_folder("memory"), s.out, 0);
 }
 
+static void die(void *ctx, const char *line)
+{
+    (void)ctx;
+    if (strncmp(line, "read", 4) == 0 || strncmp(line, "collected", 9) == 0)
+        kill(getpid(), SIGKILL);
+}
+
+/* Another run of the same folder, seed and rhythm of saving apart. */
+static ek_train_set other_run(const ek_train_set *s)
+{
+    ek_train_set b = *s;
+
+    b.seed = 2;
+    b.save_every = 100;
+    return b;
+}
+
+/* kill -9 behind the reading, before the first step. */
+static void begin_and_die(const ek_train_set *s)
+{
+    const char *const argv[] = {"test_session", "--die", s->out, s->results, s->model, NULL};
+    const pid_t child = fork();
+    int status = 0;
+
+    if (child == 0) {
+        execv("/proc/self/exe", (char *const *)argv);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+/* A checkpoint goes with the text and the model that it was made from, by content; and what another
+ * run has left in the folder is no dead end. */
+static void test_identity(void **state)
+{
+    ek_train_set s = settings(ek_check_in_folder("identity")), b;
+    char *own = ek_check_in_folder("identity.gguf"), *text = ek_check_in_folder("identity.txt");
+    ek_err err;
+    ek_map map;
+
+    (void)state;
+    copy_file(model, own);
+    copy_file("datasets/tiny.txt", text);
+    s.model = own;
+    s.data.texts = text;
+    assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
+    copy_file(other, own);
+    assert_int_equal(run(&s, 1, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another model"));
+    assert_non_null(strstr(err.msg, "--restart"));
+    copy_file(model, own);
+    ek_check_ok(ek_map_open(&map, text, &err), &err);
+    ek_check_ok(ek_file_write(text, map.data, map.size - 200, &err), &err);
+    ek_map_close(&map);
+    assert_int_equal(run(&s, 1, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "another text"));
+    copy_file("datasets/tiny.txt", text); /* as it was: it goes on */
+    ek_check_ok(run(&s, 1, 0, &err), &err);
+    ek_check_same_weights(ek_check_in_folder("memory"), s.out, 1);
+    /* s stops behind a checkpoint; b, of the same folder, before its first. */
+    s.results = ek_check_in_folder("identity.db");
+    s.data.texts = settings(s.out).data.texts;
+    assert_int_equal(run(&s, 0, 5, &err), EK_ESTOPPED);
+    b = other_run(&s);
+    begin_and_die(&b);
+    refused_for(&b, "--resume");
+    assert_int_equal(run(&b, 1, 0, &err), EK_EASKED);
+    assert_non_null(strstr(err.msg, "--restart"));
+    ek_check_ok(restart(&b, &err), &err);
+}
+
 /* A run that is killed: its first checkpoint comes long before its end. */
 static ek_train_set long_settings(char *out, char *results)
 {
@@ -386,20 +459,36 @@ static int child(char **argv)
     return run(&s, 1, 0, &err) != EK_OK;
 }
 
+static int die_early(char **argv)
+{
+    const ek_train_options o = {.quiet = 1, .say = die};
+    ek_train_set s = settings(argv[2]), b;
+    ek_err err;
+
+    s.results = argv[3];
+    s.model = argv[4];
+    b = other_run(&s);
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) == EK_OK)
+        ek_train_run(&b, &o, dev, &err);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),    cmocka_unit_test(test_trace_refused),
-        cmocka_unit_test(test_resume),    cmocka_unit_test(test_done),
-        cmocka_unit_test(test_kill),      cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_retrieval), cmocka_unit_test(test_scorers),
-        cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_traces),   cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume),   cmocka_unit_test(test_done),
+        cmocka_unit_test(test_identity), cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_whole),    cmocka_unit_test(test_retrieval),
+        cmocka_unit_test(test_scorers),  cmocka_unit_test(test_readings),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;
 
     if (argc == 5 && strcmp(argv[1], "--child") == 0)
         return child(argv);
+    if (argc == 5 && strcmp(argv[1], "--die") == 0)
+        return die_early(argv);
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
         ek_check_folder_open("session") != 0)
         return 77;

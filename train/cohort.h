@@ -17,6 +17,7 @@ typedef struct ek_variant { /* one run */
     char *text;  /* the resolved config */
     char id[33]; /* its hash: names the run */
     char target_hash[33];
+    char identity[33]; /* of settings, text and model: all that a checkpoint goes with */
     char *checkpoint, *weights_json, *weights_bin;
     ek_train_stats last, valid; /* of the last step and look */
     double seconds;             /* spent in steps */

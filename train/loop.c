@@ -37,7 +37,7 @@ static ek_code save(ek_variant *v, ek_err *err)
 {
     /* A resumed run goes on behind the checkpoint: the steps up to it must be stored by then. */
     EK_TRY(ek_log_flush(&v->log, err));
-    return ek_trainer_save(v->trainer, v->checkpoint, v->id, err);
+    return ek_trainer_save(v->trainer, v->checkpoint, v->identity, err);
 }
 
 static ek_code export_all(ek_cohort *g, ek_variant *v, ek_err *err)

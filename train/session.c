@@ -99,6 +99,22 @@ static ek_scorer scorer_of(const ek_cohort *g, const ek_variant *v)
                                .absolute = ek_losses[set->loss.kind].absolute}};
 }
 
+/* The settings name text and model by their paths alone. */
+static ek_code identify(const ek_reading *s, ek_variant *v, ek_err *err)
+{
+    ek_hasher *h = ek_hasher_open();
+
+    if (h == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "the hash of a training run");
+    ek_hasher_add(h, v->id, 32);
+    ek_hasher_add(h, ek_data_hash(s->data), 32);
+    ek_hasher_add(h, ek_data_template_hash(s->data), 32);
+    ek_hasher_add(h, ek_model_hash(s->model), 32);
+    ek_hasher_add(h, ek_tokenizer_hash(s->tok), 32);
+    ek_hasher_close(h, v->identity);
+    return EK_OK;
+}
+
 static ek_code open_variant(const ek_cohort *g, ek_variant *v, const ek_train_set *set, ek_err *err)
 {
     *v = (ek_variant){.set = set, .valid = {.loss = NAN, .acc = NAN}};
@@ -111,6 +127,7 @@ static ek_code open_variant(const ek_cohort *g, ek_variant *v, const ek_train_se
         return EK_FAIL(err, EK_ENOMEM, "a training run");
     ek_hash128(v->id, v->text, strlen(v->text));
     ek_reading_target_hash(&g->reading, set, v->target_hash);
+    EK_TRY(identify(&g->reading, v, err));
     const ek_scorer scorer = scorer_of(g, v);
     return ek_scorer_check(&scorer, err) == EK_OK ? EK_OK : ek_err_in(err, "scorer");
 }
@@ -303,7 +320,7 @@ static ek_code begin_trainers(ek_cohort *g, ek_err *err)
             continue;
         batch = v->set->batch > batch ? v->set->batch : batch;
         if (g->options->resume && ek_file_exists(v->checkpoint)) {
-            EK_CHECK(ek_trainer_load(v->trainer, v->checkpoint, v->id, err));
+            EK_CHECK(ek_trainer_load(v->trainer, v->checkpoint, v->identity, err));
             ek_train_say(g->options, "resumed     %s%sat step %lld", ek_variant_name(g, v),
                          ek_variant_gap(g), (long long)v->trainer->step);
         } else {
