@@ -359,7 +359,7 @@ static ek_train_set long_settings(char *out, char *results)
 
     s.results = results;
     s.steps = 400;
-    s.save_every = 10;
+    s.save_every = 25;
     s.valid_every = 50;
     return s;
 }
