@@ -54,8 +54,8 @@ typedef struct ek_grade {
  * With query_aware: false what is kept is chosen before the question is seen.
  *
  * One task as written in a run's YAML.  Every task has the same keys and reads those it needs;
- * zero and NULL mean the task's own default, which ek_task_open fills in, so that the resolved run
- * shows it.  `tasks: [fidelity, {name: passkey, lengths: [2048]}]` */
+ * others are refused.  Zero and NULL mean the task's own default, which ek_task_open fills in, so
+ * that the resolved run shows it.  `tasks: [fidelity, {name: passkey, lengths: [2048]}]` */
 typedef struct ek_task_config {
     int name;          /* index into ek_task_names */
     char *label;       /* its suite in results: tasks of one name are told apart; NULL: the name */
@@ -83,6 +83,7 @@ typedef struct ek_task ek_task;
 
 typedef struct ek_task_class {
     const char *name, *brief;
+    const char *keys;   /* of ek_task_fields that it reads beside what all read, blanks between */
     const char *metric; /* "score", or "kld" where nothing is graded */
     double floor;       /* a full cache that scores below this is broken; 0: no floor */
     size_t size;        /* of the task's own struct, which begins with an ek_task */
@@ -110,7 +111,8 @@ struct ek_task {
 extern const ek_task_class *const ek_tasks[]; /* NULL-terminated */
 
 /* Opens the text and settles the number of samples.  config is completed, borrowed, and must stay;
- * the counter is copied, its ctx borrowed.  EK_EASKED where settings contradict each other. */
+ * the counter is copied, its ctx borrowed.  EK_EASKED where settings contradict each other or
+ * are another task's. */
 ek_code ek_task_open(ek_task **out, ek_task_config *config, const ek_counter *counter, ek_err *err);
 void ek_task_close(ek_task *t); /* NULL is fine */
 

@@ -70,6 +70,7 @@ static ek_code sample(ek_sample *s, const ek_task *t, int64_t i, ek_err *err)
 const ek_task_class ek_task_fidelity = {
     .name = "fidelity",
     .brief = "held-out text, its continuation fed: perplexity and divergence from the full cache",
+    .keys = "samples prompt continuation",
     .metric = "kld",
     .size = sizeof(fidelity),
     .defaults = defaults,

@@ -198,6 +198,7 @@ static const char *wording_at(int i)
 const ek_task_class ek_task_kv_needle = {
     .name = "kv_needle",
     .brief = "several keys and values hidden in prose at spread depths, one value asked for",
+    .keys = "pairs lengths depths repeats max_new_tokens",
     .metric = "score",
     .floor = 0.25,
     .size = sizeof(ek_task),

@@ -206,6 +206,7 @@ static const char *wording_at(int i)
 const ek_task_class ek_task_passkey = {
     .name = "passkey",
     .brief = "a number of five digits hidden in prose at several depths, asked for at the end",
+    .keys = "kind lengths depths repeats max_new_tokens",
     .metric = "score",
     .floor = 0.5,
     .size = sizeof(ek_task),

@@ -40,11 +40,47 @@ const ek_field ek_task_fields[] = {
 
 const ek_task_config ek_task_defaults = {.seed = -1};
 
+static int has_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+
+    for (const char *p = words; (p = strstr(p, word)) != NULL; p += n)
+        if ((p == words || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
+            return 1;
+    return 0;
+}
+
+/* A key of another kind of task would be ignored, and a user think that it did something.  Zero and
+ * NULL are what stands there when nothing is given. */
+static ek_code refuse_others(const ek_task_class *cls, const ek_task_config *c, ek_err *err)
+{
+    const struct {
+        const char *name;
+        int given;
+    } key[] = {{"samples", c->samples != 0},
+               {"prompt", c->prompt != 0},
+               {"continuation", c->continuation != 0},
+               {"kind", c->kind != 0},
+               {"pairs", c->pairs != 0},
+               {"needle_text", c->needle_text != NULL},
+               {"lengths", c->n_lengths != 0},
+               {"depths", c->n_depths != 0},
+               {"repeats", c->repeats != 0},
+               {"max_new_tokens", c->max_new_tokens != 0}};
+
+    for (size_t i = 0; i < EK_COUNT(key); i++)
+        if (key[i].given && !has_word(cls->keys, key[i].name))
+            return EK_FAIL(err, EK_EASKED, "task %s: has no key %s, only %s", cls->name,
+                           key[i].name, cls->keys);
+    return EK_OK;
+}
+
 ek_code ek_task_open(ek_task **out, ek_task_config *config, const ek_counter *counter, ek_err *err)
 {
     const ek_task_class *cls = ek_tasks[config->name];
     ek_task *t;
 
+    EK_TRY(refuse_others(cls, config, err));
     if (config->text == NULL && (config->text = strdup("data/text/test")) == NULL)
         return EK_FAIL(err, EK_ENOMEM, "task %s", cls->name);
     cls->defaults(config);

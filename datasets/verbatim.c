@@ -226,6 +226,7 @@ static const char *wording_at(int i)
 const ek_task_class ek_task_verbatim = {
     .name = "verbatim",
     .brief = "a sentence of another book hidden in prose, to be completed word for word",
+    .keys = "needle_text lengths depths repeats max_new_tokens",
     .metric = "score",
     .floor = 0.25,
     .size = sizeof(verbatim),

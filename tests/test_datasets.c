@@ -345,6 +345,50 @@ static void settings_come_from_yaml(void **state)
     }
 }
 
+/* Every key that is not common belongs to some task, and is refused in every other one. */
+static void keys_of_other_tasks_are_refused(void **state)
+{
+    static const char *const given[] = {
+        "samples: 2",     "prompt: 64",     "continuation: 8", "kind: multi", "pairs: 4",
+        "needle_text: x", "lengths: [400]", "depths: [50]",    "repeats: 1",  "max_new_tokens: 9"};
+    int taken = 0, refused = 0;
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(given); i++) {
+        char key[32];
+
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(given[i], ":"), given[i]);
+        for (int k = 0; ek_task_names[k] != NULL; k++) {
+            char text[200];
+            run r = {0};
+            ek_task *t = NULL;
+
+            snprintf(text, sizeof text, "tasks: [{name: %s, text: datasets/tiny.txt, %s}]",
+                     ek_task_names[k], given[i]);
+            if (ek_config_parse(&r, run_fields, text, strlen(text), "run", NULL, 0, &err) != EK_OK)
+                fail_msg("%s", err.msg);
+            err.msg[0] = '\0';
+            ek_task_open(&t, &r.tasks[0], &ek_check_counter,
+                         &err); /* it may fail for other reasons */
+            if (strstr(err.msg, "has no key")) {
+                assert_null(t);
+                assert_int_equal(err.code, EK_EASKED);
+                assert_non_null(strstr(err.msg, ek_task_names[k]));
+                assert_non_null(strstr(strstr(err.msg, "has no key"), key));
+                assert_null(strstr(ek_tasks[k]->keys, key));
+                refused++;
+            } else {
+                assert_non_null(strstr(ek_tasks[k]->keys, key));
+                taken++;
+            }
+            ek_task_close(t);
+            ek_config_clear(&r, run_fields);
+        }
+    }
+    assert_int_equal(taken, 3 + 3 * 4 + 3);
+    assert_int_equal(refused, 40 - taken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +401,7 @@ int main(void)
         cmocka_unit_test(containment_is_exact),
         cmocka_unit_test(fidelity_cuts_windows),
         cmocka_unit_test(settings_come_from_yaml),
+        cmocka_unit_test(keys_of_other_tasks_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

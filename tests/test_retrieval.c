@@ -319,7 +319,8 @@ static void each_answer(const char *task, int kind, void (*use)(const ek_sample 
 
     ek_check_grid(&c);
     c.kind = kind;
-    c.needle_text = strdup(ek_check_other_book);
+    if (strcmp(task, "verbatim") == 0)
+        c.needle_text = strdup(ek_check_other_book);
     ek_task *t = ek_check_task_open(&c, task);
     for (int64_t k = 0; k < t->n; k++) {
         ek_sample s;
