@@ -219,6 +219,41 @@ ek_code ek_make_parent(const char *path, ek_err *err)
     return code;
 }
 
+size_t ek_folder_there(const char *path)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+
+    if (n >= sizeof part)
+        return n;
+    memcpy(part, path, n + 1);
+    while (n > 0 && !ek_file_exists(part)) {
+        while (n > 0 && part[n - 1] != '/') /* the last part, then what separates it */
+            n--;
+        while (n > 0 && part[n - 1] == '/')
+            n--;
+        part[n] = '\0';
+    }
+    return n;
+}
+
+void ek_drop_folders(const char *path, size_t keep)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+
+    if (n >= sizeof part)
+        return;
+    memcpy(part, path, n + 1);
+    while (n > keep && (rmdir(part) == 0 || errno == ENOENT)) {
+        while (n > keep && part[n - 1] != '/')
+            n--;
+        while (n > keep && part[n - 1] == '/')
+            n--;
+        part[n] = '\0';
+    }
+}
+
 ek_code ek_real_path(const char *path, char out[EK_PATH_ROOM], ek_err *err)
 {
     char real[PATH_MAX];

@@ -34,7 +34,13 @@ ek_code ek_make_folder(const char *path, ek_err *err); /* and its parents; exist
 ek_code ek_make_parent(const char *path, ek_err *err); /* the folder that path lies in */
 int ek_file_exists(const char *path);
 
-/* The one name of a file or folder, there or not: absolute, without ".", ".." and symbolic links. */
+/* How much of a folder's name is there already, in bytes; and, after something went wrong, without
+ * what was made of it beyond that, as far as it is empty. */
+size_t ek_folder_there(const char *path);
+void ek_drop_folders(const char *path, size_t keep);
+
+/* The one name of a file or folder, there or not: absolute, without ".", ".." and symbolic links.
+ */
 enum { EK_PATH_ROOM = 4096 };
 ek_code ek_real_path(const char *path, char out[EK_PATH_ROOM], ek_err *err);
 

@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "infer/model.h"
 #include "infer/tokenizer.h"
+#include "results/store.h"
 #include "scorers/carried.h"
 #include "tests/check_folder.h"
 #include "tests/tiny_model.h"
@@ -216,6 +217,67 @@ static void test_resume(void **state)
     ek_check_same_loss(ek_check_in_folder("seed"), s.out, 0); /* negative control */
     assert_false(ek_file_exists(ek_check_in_folder("stopped/checkpoint.safetensors")));
     ek_check_ok(run(&s, 0, 0, &err), &err); /* done before: nothing to do */
+}
+
+static ek_code take_number(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
+{
+    (void)n, (void)name, (void)err;
+    *(int64_t *)ctx = v[0].i;
+    return EK_OK;
+}
+
+static int64_t runs_in(const char *db)
+{
+    int64_t n = -1;
+    ek_store *s;
+    ek_err err;
+
+    ek_check_ok(ek_store_open(&s, db, EK_STORE_READ, &err), &err);
+    ek_check_ok(ek_store_query(s, "SELECT count(*) FROM run", NULL, 0, take_number, &n, &err),
+                &err);
+    ek_store_close(s);
+    return n;
+}
+
+/* What is found when the run is open already leaves no run behind, and no folder. */
+static void test_found_late(void **state)
+{
+    char *text = ek_check_in_folder("small.txt"), *trace = ek_check_in_folder("no.trace"),
+         *db = ek_check_in_folder("late.db");
+    ek_train_set s, good = settings(ek_check_in_folder("late/and/deep"));
+    ek_err err;
+
+    (void)state;
+    good.results = db;
+    ek_check_ok(ek_file_write(text, "A few words.\n", 13, &err), &err);
+    ek_check_ok(ek_file_write(trace, "This is no trace.", 17, &err), &err);
+    for (int way = 0; way < 3; way++)
+        for (int again = 0; again < 2; again++) {
+            s = good;
+            if (way == 0) {
+                s.target.reduce = EK_REDUCE_BLOCK;
+            } else if (way == 1) {
+                s.trace = EK_TRACE_DISK;
+                s.trace_file = trace;
+            } else {
+                s.data.texts = text;
+            }
+            assert_int_equal(run(&s, 0, 0, &err), way == 1 ? EK_EINPUT : EK_EASKED);
+            if (strstr(err.msg, way == 0   ? "target.reduce"
+                                : way == 1 ? "no.trace"
+                                           : "document") == NULL)
+                fail_msg("%d: %s", way, err.msg);
+            assert_false(ek_file_exists(ek_check_in_folder("late")));
+            if (way > 0)
+                assert_int_equal(runs_in(db), 0);
+        }
+    assert_int_equal(run(&good, 0, 1, &err), EK_ESTOPPED); /* negative control: one with a step */
+    assert_int_equal(runs_in(db), 1);
+    good.trace = EK_TRACE_DISK;
+    good.trace_file = trace;
+    assert_int_equal(run(&good, 0, 0, &err), EK_EINPUT);
+    assert_int_equal(runs_in(db), 1);
+    assert_true(ek_file_exists(ek_check_in_folder("late/and/deep/checkpoint.safetensors")));
 }
 
 static ek_code restart(const ek_train_set *s, ek_err *err)
@@ -476,11 +538,12 @@ static int die_early(char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),   cmocka_unit_test(test_trace_refused),
-        cmocka_unit_test(test_resume),   cmocka_unit_test(test_done),
-        cmocka_unit_test(test_identity), cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_whole),    cmocka_unit_test(test_retrieval),
-        cmocka_unit_test(test_scorers),  cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_traces),     cmocka_unit_test(test_trace_refused),
+        cmocka_unit_test(test_resume),     cmocka_unit_test(test_done),
+        cmocka_unit_test(test_identity),   cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_whole),      cmocka_unit_test(test_retrieval),
+        cmocka_unit_test(test_scorers),    cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_found_late),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;

@@ -492,6 +492,44 @@ static ek_code plan_ablation(const char *name, const char *more, int *together, 
     return code;
 }
 
+/* Also where the runs need readings of their own: the last is refused before the first trains. */
+static void test_refused_at_once(void **state)
+{
+    static const char *const keys[][2] = {
+        {"scorer.kind=mlp,recurrent", "reads an entry once"},
+        {"data.texts=datasets/tiny.txt,datasets/nowhere", "nowhere"},
+        {"data.length=320,5000", "context"},
+        {"method=kvpop,vector", "vector.tokens"},
+        {"data.texts", "document"}};
+    static const char *const sets[] = {"scorer.age=input", "vector.tokens=100"};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(keys); i++) {
+        char out[200], text[200];
+        const char *const all[] = {sets[0], sets[1], out}, *list = keys[i][0];
+
+        snprintf(out, sizeof out, "out=%s/at-once", ek_check_folder);
+        if (i == EK_COUNT(keys) - 1) { /* a text that is too small */
+            snprintf(text, sizeof text, "data.texts=datasets/tiny.txt,%s/few.txt", ek_check_folder);
+            ek_check_ok(ek_file_write(ek_check_in_folder("few.txt"), "Few words.", 10, &err), &err);
+            list = text;
+        }
+        ek_check_ok(open_runs(&set, &n, all, 3, &list, 1, &err), &err);
+        assert_int_equal(n, 2);
+        assert_true(set[1].method == EK_TRAIN_VECTOR || !ek_reading_shares(&set[0], &set[1]));
+        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        if (strstr(err.msg, keys[i][1]) == NULL)
+            fail_msg("%s: %s", list, err.msg);
+        assert_false(ek_file_exists(ek_check_in_folder("at-once")));
+        if (i == EK_COUNT(keys) - 1) /* negative control: by itself the first one trains */
+            ek_check_ok(run(set, 1, 0, 0, &err), &err);
+        ek_sweep_close(set, n);
+    }
+}
+
 /* Every ablation that ships: its line "# sweep:" makes runs that may train, from as few readings as
  * can be. */
 static void test_ablations(void **state)
@@ -545,7 +583,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_carried),   cmocka_unit_test(test_windows),
         cmocka_unit_test(test_losses),    cmocka_unit_test(test_resume),
         cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_ablations)};
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_at_once),
+        cmocka_unit_test(test_ablations)};
     const ek_tiny big = {.n_ctx = 4096};
     char text[900];
     ek_err err;

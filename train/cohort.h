@@ -22,8 +22,9 @@ typedef struct ek_variant { /* one run */
     ek_train_stats last, valid; /* of the last step and look */
     double seconds;             /* spent in steps */
     int64_t begun;              /* step at which this call took over */
-    int open;                   /* its log is open and it has steps to do */
-    ek_err failed;              /* code not EK_OK: it ended early, alone */
+    size_t there;  /* 1 + how much of its folder's name was, before this call made it */
+    int open;      /* its log is open and it has steps to do */
+    ek_err failed; /* code not EK_OK: it ended early, alone */
 } ek_variant;
 
 typedef struct ek_cohort {

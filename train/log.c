@@ -124,6 +124,7 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
             "with it, --restart begins again");
     *done = found == EK_RUN_DONE;
     log->open = !*done;
+    log->fresh = found == EK_RUN_NEW;
     return EK_OK;
 }
 
@@ -147,6 +148,7 @@ ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train
         .ns = (int64_t)(seconds * 1e9),
         .value = {{"recall", x->recall}, {"chance", x->chance}, {"boundary", x->boundary}}};
 
+    log->fresh = 0;
     return log->store != NULL ? ek_store_step(log->store, &row, err) : EK_OK;
 }
 
@@ -176,6 +178,11 @@ ek_code ek_log_file(ek_log *log, const char *path, ek_err *err)
 
 ek_code ek_log_close(ek_log *log, ek_code code, ek_err *err)
 {
+    if (log->open && log->fresh && code != EK_OK && code != EK_ESTOPPED && code != EK_ENAN) {
+        ek_err second;
+
+        log->open = ek_store_run_delete(log->store, log->id, &second) != EK_OK;
+    }
     if (log->open) {
         const char *status = code == EK_OK         ? "done"
                              : code == EK_ESTOPPED ? "interrupted"

@@ -16,6 +16,7 @@ typedef struct ek_log {
     const char *text_hash; /* borrowed, set before opening; NULL: not stored */
     int restart;           /* set before opening: forget what the database has of this run */
     int open;              /* 1: the run is marked running and waits for its end */
+    int fresh;             /* 1: it was new, and no step is stored yet */
 } ek_log;
 
 /* Begin or resume the run.  *done: this very run was finished before and its files (paths) are all
@@ -31,7 +32,8 @@ ek_code ek_log_heads(ek_log *log, const char *name, int n_layers, int n_heads, c
                      ek_err *err);
 ek_code ek_log_flush(ek_log *log, ek_err *err); /* steps that wait are written now */
 ek_code ek_log_file(ek_log *log, const char *path, ek_err *err); /* the run made it */
-/* Mark how it ended: done, interrupted or failed; returns code, or what marking gave. */
+/* Mark how it ended: done, interrupted or failed; returns code, or what marking gave.  A new run
+ * that failed before its first step is forgotten: it has nothing to go on with. */
 ek_code ek_log_close(ek_log *log, ek_code code, ek_err *err);
 
 #ifdef __cplusplus

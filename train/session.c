@@ -45,6 +45,8 @@ char *ek_train_path(const ek_train_set *set, const char *name)
     return path;
 }
 
+enum { LOOKS = 4 }; /* sequences made to see whether the text gives any */
+
 static ek_code check_set(const ek_train_set *set, ek_err *err)
 {
     if (set->model == NULL)
@@ -63,6 +65,11 @@ static ek_code check_set(const ek_train_set *set, ek_err *err)
     if (set->data.cut > 0 && set->data.cut < set->sinks + set->recent + 64)
         return EK_FAIL(err, EK_EASKED, "data.cut: found %lld, expected at least %lld",
                        (long long)set->data.cut, (long long)(set->sinks + set->recent + 64));
+    if (set->data.cut > 0 && set->target.reduce == EK_REDUCE_BLOCK)
+        return EK_FAIL(err, EK_EASKED,
+                       "target.reduce: block goes with whole sequences: data.cut: found %lld, "
+                       "expected 0",
+                       (long long)set->data.cut);
     if (set->data.cut > 0 && set->target.horizon != ek_target_defaults.horizon)
         return EK_FAIL(err, EK_EASKED,
                        "target.horizon is for whole sequences; at cuts data.horizon says how much "
@@ -293,6 +300,7 @@ static ek_code open_log(ek_cohort *g, ek_variant *v, ek_err *err)
 
     v->log.text_hash = ek_data_hash(s->data);
     v->log.restart = g->options->restart;
+    v->there = ek_folder_there(v->set->out) + 1;
     EK_TRY(ek_make_folder(v->set->out, err));
     EK_TRY(ek_log_open(&v->log, v->set, &row, g->options->resume, paths, (int)EK_COUNT(paths),
                        &done, err));
@@ -372,10 +380,28 @@ static ek_code train(ek_cohort *g, ek_err *err)
     return EK_OK;
 }
 
-static ek_code run_group(const ek_train_set *const *set, int n, const ek_train_options *options,
-                         ek_device *dev, ek_err *err)
+/* What only opening and a look at the text can find; nothing is trained or written. */
+static ek_code look_at(ek_cohort *g, ek_err *err)
+{
+    const ek_reading *s = &g->reading;
+
+    for (int i = 0; i < g->n; i++)
+        EK_TRY(open_trainer(g, &g->v[i], err));
+    for (int64_t i = 0; i < s->n_train && i < LOOKS; i++) {
+        ek_sequence text;
+
+        EK_TRY(ek_data_sequence(s->data, i, &text, err));
+        ek_sequence_clear(&text);
+    }
+    return EK_OK;
+}
+
+/* look: as far as can be seen before anything is trained. */
+static ek_code run_group(const ek_train_set *const *set, int n, int look,
+                         const ek_train_options *options, ek_device *dev, ek_err *err)
 {
     ek_cohort g = {.options = options, .v = calloc((size_t)n, sizeof *g.v)};
+    ek_code code;
 
     if (g.v == NULL)
         return EK_FAIL(err, EK_ENOMEM, "%d training runs", n);
@@ -383,9 +409,13 @@ static ek_code run_group(const ek_train_set *const *set, int n, const ek_train_o
     EK_CHECK(ek_reading_open(&g.reading, set, n, options, dev, err));
     for (; g.n < n; g.n++)
         EK_CHECK(open_variant(&g, &g.v[g.n], set[g.n], err));
-    say_plan(&g);
-    EK_CHECK(options->plan ? say_time(&g, err) : train(&g, err));
-    err->code = EK_OK;
+    if (look) {
+        code = look_at(&g, err);
+    } else {
+        say_plan(&g);
+        code = options->plan ? say_time(&g, err) : train(&g, err);
+    }
+    err->code = code;
 fail:
     for (int i = 0; i < n; i++) { /* those still open end as the group does */
         ek_err ended = *err;
@@ -394,10 +424,14 @@ fail:
             *err = ended;
         if (err->code == EK_OK && g.v[i].failed.code != EK_OK)
             *err = g.v[i].failed;
+    }
+    ek_reading_close(&g.reading);
+    for (int i = n - 1; i >= 0; i--) {
+        if (err->code != EK_OK && g.v[i].there > 0)
+            ek_drop_folders(g.v[i].set->out, g.v[i].there - 1);
         close_variant(&g.v[i]);
     }
     free(g.v);
-    ek_reading_close(&g.reading);
     return err->code;
 }
 
@@ -417,37 +451,48 @@ static ek_code refuse_twins(const ek_train_set *set, int n, ek_err *err)
     return EK_OK;
 }
 
-ek_code ek_train_runs(const ek_train_set *set, int n, const ek_train_options *options,
-                      ek_device *dev, ek_err *err)
+/* The next runs that read together, from the first that is not taken on; returns how many. */
+static int next_group(const ek_train_set *set, int n, char *taken, const ek_train_set **together)
+{
+    int m = 0;
+
+    for (int j = 0; j < n; j++) {
+        int joins = !taken[j] && (m == 0 || (set[j].method != EK_TRAIN_VECTOR &&
+                                             together[0]->method != EK_TRAIN_VECTOR));
+
+        for (int k = 0; k < m && joins; k++) /* with each: what they carry may differ */
+            joins = ek_reading_shares(together[k], &set[j]);
+        if (joins) {
+            together[m++] = &set[j];
+            taken[j] = 1;
+        }
+    }
+    return m;
+}
+
+/* All groups, one after the other; look: as far as can be seen before anything is trained.  The
+ * first error, but a wrong request or a stop ends it. */
+static ek_code run_groups(const ek_train_set *set, int n, int look, const ek_train_options *options,
+                          ek_device *dev, ek_err *err)
 {
     const ek_train_set **together = calloc((size_t)n, sizeof *together);
     char *taken = calloc((size_t)n, 1);
     ek_err first = {.code = EK_OK};
+    int m = 0;
 
     if (together == NULL || taken == NULL) {
         free(together);
         free(taken);
         return EK_FAIL(err, EK_ENOMEM, "%d training runs", n);
     }
-    if (refuse_twins(set, n, err) != EK_OK)
-        first = *err;
-    for (int i = 0; i < n && first.code != EK_ESTOPPED && first.code != EK_EASKED; i++) {
-        const int vector = set[i].method == EK_TRAIN_VECTOR;
-        int m = 0;
-
-        for (int j = i; j < n; j++) {
-            int shares = !taken[j] && set[j].method != EK_TRAIN_VECTOR;
-
-            for (int k = 0; k < m && shares; k++) /* with each: what they carry may differ */
-                shares = ek_reading_shares(together[k], &set[j]);
-            if (j == i ? !taken[j] : shares && !vector && m > 0) {
-                together[m++] = &set[j];
-                taken[j] = 1;
-            }
-        }
-        const ek_code code = m == 0   ? EK_OK
-                             : vector ? ek_vector_run(&set[i], options, dev, err)
-                                      : run_group(together, m, options, dev, err);
+    while (first.code != EK_ESTOPPED && first.code != EK_EASKED &&
+           (m = next_group(set, n, taken, together)) > 0) {
+        if (look && m == n) /* one group refuses by itself before it trains */
+            break;
+        const ek_code code =
+            together[0]->method == EK_TRAIN_VECTOR
+                ? (look ? ek_vector_look : ek_vector_run)(together[0], options, dev, err)
+                : run_group(together, m, look, options, dev, err);
         if (code != EK_OK && (first.code == EK_OK || code == EK_ESTOPPED))
             first = *err;
     }
@@ -455,6 +500,15 @@ ek_code ek_train_runs(const ek_train_set *set, int n, const ek_train_options *op
     free(taken);
     *err = first;
     return first.code;
+}
+
+ek_code ek_train_runs(const ek_train_set *set, int n, const ek_train_options *options,
+                      ek_device *dev, ek_err *err)
+{
+    EK_TRY(refuse_twins(set, n, err));
+    if (!options->plan)
+        EK_TRY(run_groups(set, n, 1, options, dev, err));
+    return run_groups(set, n, 0, options, dev, err);
 }
 
 ek_code ek_train_run(const ek_train_set *set, const ek_train_options *options, ek_device *dev,

@@ -336,6 +336,7 @@ ek_code ek_vector_run(const ek_train_set *set, const ek_train_options *options, 
                       ek_err *err)
 {
     session s = {.set = set, .options = options, .dev = dev};
+    const size_t there = ek_folder_there(set->out);
     ek_code code = open_session(&s, err);
     int done = 0;
 
@@ -350,6 +351,18 @@ ek_code ek_vector_run(const ek_train_set *set, const ek_train_options *options, 
         ek_train_say(options, "done        this very run was finished before; maps in %s",
                      set->out);
     code = ek_log_close(&s.log, code, err);
+    close_session(&s);
+    if (code != EK_OK && !options->plan)
+        ek_drop_folders(set->out, there);
+    return code;
+}
+
+ek_code ek_vector_look(const ek_train_set *set, const ek_train_options *options, ek_device *dev,
+                       ek_err *err)
+{
+    session s = {.set = set, .options = options, .dev = dev};
+    const ek_code code = open_session(&s, err);
+
     close_session(&s);
     return code;
 }

@@ -31,6 +31,9 @@ struct ek_train_options;
 /* What ek_train_run does with method vector; its options mean the same, a step is a window. */
 ek_code ek_vector_run(const struct ek_train_set *set, const struct ek_train_options *options,
                       ek_device *dev, ek_err *err);
+/* What it would refuse before it reads; nothing is written. */
+ek_code ek_vector_look(const struct ek_train_set *set, const struct ek_train_options *options,
+                       ek_device *dev, ek_err *err);
 
 #ifdef __cplusplus
 }
