@@ -1,11 +1,14 @@
 /* core/file.c - see file.h. */
 #include "core/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,6 +82,43 @@ static ek_code place_of(const char *path, char **out, ek_err *err)
     return EK_OK;
 }
 
+/* Is PID-N, the end of a temporary file's name, of a process that is gone? */
+static int is_orphan(const char *name)
+{
+    const size_t digits = strspn(name, "0123456789");
+    const char *rest = name + digits;
+    const long pid = digits > 0 && digits < 10 ? strtol(name, NULL, 10) : 0;
+
+    if (pid <= 0 || *rest != '-' || rest[1] == '\0' || rest[1 + strspn(rest + 1, "0123456789")])
+        return 0;
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+void ek_drop_temps(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const size_t n = strlen(base);
+    char *folder = folder_of(path);
+    DIR *d = folder ? opendir(folder) : NULL;
+
+    free(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (strncmp(e->d_name, base, n) != 0 || strncmp(e->d_name + n, ".tmp-", 5) != 0 ||
+            !is_orphan(e->d_name + n + 5))
+            continue;
+        /* Its number may be known to another machine or container alone: then it is locked. */
+        const int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+        close(fd);
+    }
+    if (d)
+        closedir(d);
+}
+
 ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err)
 {
     ek_writer new = {0};
@@ -92,6 +132,7 @@ ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err)
         free(new.path);
         return EK_FAIL(err, EK_ENOMEM, "%s: no memory for its name", path);
     }
+    ek_drop_temps(new.path);
     /* Not mkstemp: the file gets the rights that the user's umask gives. */
     for (int i = 0; i < 1000; i++) {
         snprintf(new.temp, room, "%s.tmp-%ld-%d", new.path, (long)getpid(), i);
@@ -99,6 +140,8 @@ ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err)
         if (fd >= 0 || errno != EEXIST)
             break;
     }
+    if (fd >= 0)
+        flock(fd, LOCK_EX | LOCK_NB); /* for ek_drop_temps; a file system may have none */
     new.file = fd < 0 ? NULL : fdopen(fd, "wb");
     if (!new.file) {
         const int e = errno;

@@ -24,6 +24,10 @@ typedef struct ek_writer {
     char *path, *temp;
 } ek_writer;
 
+/* A process that is killed leaves its temporary file.  Remove those of this path whose process is
+ * gone; opening a writer does so, too. */
+void ek_drop_temps(const char *path);
+
 /* EK_EASKED: path is empty, in no folder, or is something other than a regular file. */
 ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err);
 ek_code ek_writer_commit(ek_writer *w, ek_err *err); /* flush, fsync, rename, fsync the folder */

@@ -8,9 +8,13 @@
 #include "core/file.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -213,6 +217,51 @@ static void hash128_is_stable(void **state)
     assert_string_equal(a, b);
 }
 
+/* What a killed writer left goes when the file is written again; a living one's stays. */
+static void orphans_are_removed(void **state)
+{
+    ek_writer w = {0}, second = {0};
+    const pid_t child = fork();
+    char left[300];
+    ek_err err = {0};
+
+    (void)state;
+    if (child == 0) {
+        if (ek_writer_open(&w, in("big"), &err) != EK_OK || fputs("half", w.file) < 0)
+            _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(files(), 1);
+    snprintf(left, sizeof left, "%s.tmp-%ld-0", in("big"), (long)child);
+    assert_true(ek_file_exists(left));
+    ek_drop_temps(in("bi")); /* another file's */
+    ek_drop_temps(in("nowhere/big"));
+    assert_int_equal(files(), 1);
+    assert_int_equal(ek_writer_open(&w, in("big"), &err), EK_OK);
+    assert_false(ek_file_exists(left));
+    assert_int_equal(ek_writer_open(&second, in("big"), &err), EK_OK); /* w's lives */
+    assert_int_equal(files(), 2);
+    /* A name that is none of ours; one that is locked by somebody who is not seen from here. */
+    snprintf(left, sizeof left, "%s.tmp-%ldx-0", in("big"), (long)child);
+    assert_int_equal(ek_file_write(left, "", 0, &err), EK_OK);
+    ek_drop_temps(in("big"));
+    assert_int_equal(files(), 3);
+    assert_int_equal(unlink(left), 0);
+    snprintf(left, sizeof left, "%s.tmp-%ld-0", in("big"), (long)child);
+    const int fd = open(left, O_WRONLY | O_CREAT, 0666);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    ek_drop_temps(in("big"));
+    assert_int_equal(files(), 3);
+    close(fd);
+    ek_drop_temps(in("big"));
+    assert_int_equal(files(), 2);
+    ek_writer_close(&w);
+    ek_writer_close(&second);
+    assert_int_equal(files(), 0);
+}
+
 static void a_place_has_one_name(void **state)
 {
     static const char *const same[] = {"a/b/c",      "./a//b/./c/", "a/b/../b/c",
@@ -266,6 +315,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(what_cannot_be_opened_is_named),
         cmocka_unit_test(folders_are_made_with_parents),
+        cmocka_unit_test(orphans_are_removed),
         cmocka_unit_test(a_place_has_one_name),
         cmocka_unit_test(sha256_vectors),
         cmocka_unit_test(hash128_is_stable),

@@ -374,6 +374,30 @@ static void begin_and_die(const ek_train_set *s)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+/* What was half written when the process was killed does not stay. */
+static void test_orphans(void **state)
+{
+    ek_train_set s = settings(ek_check_in_folder("orphans"));
+    static const char *const name[] = {"records.trace", "checkpoint.safetensors",
+                                       "model.safetensors", "config.json"};
+    const pid_t gone = fork();
+    char path[EK_COUNT(name)][200];
+    ek_err err;
+
+    (void)state;
+    if (gone == 0)
+        _exit(0);
+    assert_int_equal(waitpid(gone, NULL, 0), gone);
+    ek_check_ok(ek_make_folder(s.out, &err), &err);
+    for (size_t i = 0; i < EK_COUNT(name); i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s.tmp-%ld-0", s.out, name[i], (long)gone);
+        ek_check_ok(ek_file_write(path[i], "half", 4, &err), &err);
+    }
+    assert_int_equal(run(&s, 0, 1, &err), EK_ESTOPPED); /* it writes none but a checkpoint */
+    for (size_t i = 0; i < EK_COUNT(name); i++)
+        assert_false(ek_file_exists(path[i]));
+}
+
 /* A checkpoint goes with the text and the model that it was made from, by content; and what another
  * run has left in the folder is no dead end. */
 static void test_identity(void **state)
@@ -543,7 +567,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_identity),   cmocka_unit_test(test_kill),
         cmocka_unit_test(test_whole),      cmocka_unit_test(test_retrieval),
         cmocka_unit_test(test_scorers),    cmocka_unit_test(test_readings),
-        cmocka_unit_test(test_found_late),
+        cmocka_unit_test(test_found_late), cmocka_unit_test(test_orphans),
     };
     const ek_tiny big = {.n_ctx = 2048}, differs = {.n_ctx = 2048, .seed = 5};
     ek_err err;

@@ -282,6 +282,20 @@ static ek_code say_time(ek_cohort *g, ek_err *err)
 
 /* ---- runs ---- */
 
+/* A trace that a killed run was writing may have gigabytes, and this run may write none. */
+static void drop_temps(const ek_reading *s, const ek_variant *v)
+{
+    char *trace = ek_train_path(v->set, "records.trace");
+
+    ek_drop_temps(v->checkpoint);
+    ek_drop_temps(v->weights_json);
+    ek_drop_temps(v->weights_bin);
+    ek_drop_temps(s->trace_path);
+    if (trace != NULL)
+        ek_drop_temps(trace);
+    free(trace);
+}
+
 static ek_code open_log(ek_cohort *g, ek_variant *v, ek_err *err)
 {
     const ek_reading *s = &g->reading;
@@ -302,6 +316,7 @@ static ek_code open_log(ek_cohort *g, ek_variant *v, ek_err *err)
     v->log.restart = g->options->restart;
     v->there = ek_folder_there(v->set->out) + 1;
     EK_TRY(ek_make_folder(v->set->out, err));
+    drop_temps(s, v);
     EK_TRY(ek_log_open(&v->log, v->set, &row, g->options->resume, paths, (int)EK_COUNT(paths),
                        &done, err));
     v->open = !done;

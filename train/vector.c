@@ -296,6 +296,9 @@ static ek_code open_log(session *s, int *done, ek_err *err)
                             .template_hash = "none: prose alone",
                             .config = s->text};
 
+    ek_drop_temps(s->checkpoint);
+    ek_drop_temps(s->weights_json);
+    ek_drop_temps(s->weights_bin);
     s->log.text_hash = s->data_hash;
     s->log.restart = s->options->restart;
     return ek_log_open(&s->log, s->set, &row, s->options->resume, paths, (int)EK_COUNT(paths), done,
