@@ -148,7 +148,7 @@ static ek_code learned_open(ek_bencher *b, learned *l, int carried, ek_err *err)
     return EK_OK;
 }
 
-enum { LEARNED = 2 }; /* without carried columns, and with an EMA */
+enum { LEARNED = EK_CARRIED_FULL + 1 }; /* without carried columns, with an EMA, with all */
 
 /* A cycle is the steps from one refresh to the next; the row without scoring holds as many entries
  * in each of them, and forgets them when the cycle is over. */
@@ -175,6 +175,7 @@ ek_code ek_bench_learned_scoring(ek_bencher *b, ek_bench_figure *f, ek_err *err)
     const int n = ek_bench_at_most(b, 1024 + cycle, grow), kept = n - cycle;
     double on[LEARNED][EK_BENCH_SAMPLES], sum[LEARNED] = {0};
     learned l[LEARNED] = {{.params = NULL}};
+    int worst = 0;
     rows r = {0};
 
     if (kept < 2 * cycle) {
@@ -183,7 +184,7 @@ ek_code ek_bench_learned_scoring(ek_bencher *b, ek_bench_figure *f, ek_err *err)
     }
     err->code = EK_OK;
     for (int i = 0; i < LEARNED; i++) {
-        EK_CHECK(learned_open(b, &l[i], i == 0 ? EK_CARRIED_NONE : EK_CARRIED_EMA, err));
+        EK_CHECK(learned_open(b, &l[i], i, err));
         add_policy(&r, "foresight", (ek_budget){.entries = kept}, EK_DECODE_HOLD, &l[i].scorer,
                    b->dims->group);
     }
@@ -191,14 +192,16 @@ ek_code ek_bench_learned_scoring(ek_bencher *b, ek_bench_figure *f, ek_err *err)
                b->dims->group);
     EK_CHECK(rows_open(b, &r, n, grow, err));
     if (learned_cycles(b, &r, cycle, on, f, err) == EK_OK) {
-        for (int i = 0; i < LEARNED; i++)
+        for (int i = 0; i < LEARNED; i++) {
             for (int s = 0; s < f->samples; s++)
                 sum[i] += on[i][s] / f->samples;
-        memcpy(f->sample, on[sum[1] > sum[0]], sizeof f->sample);
+            worst = sum[i] > sum[worst] ? i : worst;
+        }
+        memcpy(f->sample, on[worst], sizeof f->sample);
         snprintf(f->detail, sizeof f->detail,
-                 "the bytes of %d entries held, refresh every %d steps; mean %.3f, with a carried "
-                 "EMA %.3f",
-                 kept, cycle, sum[0], sum[1]);
+                 "the bytes of %d entries held, refresh every %d steps; means by carried columns: "
+                 "none %.3f, ema %.3f, full %.3f",
+                 kept, cycle, sum[EK_CARRIED_NONE], sum[EK_CARRIED_EMA], sum[EK_CARRIED_FULL]);
     }
     rows_close(&r);
 fail:
