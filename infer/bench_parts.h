@@ -1,5 +1,5 @@
-/* infer/bench_parts.h - what the figures of the bench share; for bench.c, figures.c and
- * figures_rows.c only. */
+/* infer/bench_parts.h - what the figures of the bench share; for bench.c and figures*.c
+ * only. */
 #ifndef EK_INFER_BENCH_PARTS_H
 #define EK_INFER_BENCH_PARTS_H
 
@@ -41,6 +41,7 @@ int ek_bench_at_most(const ek_bencher *b, int n, int spare);
 /* Figures of rows under policies. */
 ek_code ek_bench_scoring_overhead(ek_bencher *b, ek_bench_figure *f, ek_err *err);
 ek_code ek_bench_learned_scoring(ek_bencher *b, ek_bench_figure *f, ek_err *err);
+ek_code ek_bench_scorer_training(ek_bencher *b, ek_bench_figure *f, ek_err *err);
 ek_code ek_bench_lockstep(ek_bencher *b, ek_bench_figure *f, ek_err *err);
 ek_code ek_bench_eviction_pays(ek_bencher *b, ek_bench_figure *f, ek_err *err);
 

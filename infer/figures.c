@@ -329,6 +329,8 @@ const ek_bench_plan ek_bench_plans[] = {
      EK_BENCH_NONE, ek_bench_scoring_overhead},
     {"learned scoring", "decode step of a held budget with a learned scorer / without one", "x",
      1.10, 0, EK_BENCH_NONE, ek_bench_learned_scoring},
+    {"scorer training", "scorer's forward and backward of a record / the model's forward", "x", 0.5,
+     0, EK_BENCH_NONE, ek_bench_scorer_training},
     {"lockstep", "evaluating 16 cells / evaluating 1, same sample", "x", 3.0, 0, EK_BENCH_NONE,
      ek_bench_lockstep},
     {"eviction pays", "decode rate keeping an eighth / full cache", "x", 1.5, 1, EK_BENCH_NONE,

@@ -42,8 +42,8 @@ static void every_figure_stands(void **state)
 
     if (ek_bench_run(&b, &set, m.dev, count, NULL, &err) != EK_OK)
         fail_msg("%s", err.msg);
-    assert_int_equal(b.n, 10);
-    assert_int_equal(told, 10);
+    assert_int_equal(b.n, 11);
+    assert_int_equal(told, 11);
     for (int i = 0; i < b.n; i++) {
         const ek_bench_figure *f = &b.figure[i];
 
