@@ -518,6 +518,7 @@ static void test_scorers(void **state)
         const int remembers = ek_learned[kind]->learner->n_state != NULL;
 
         s.scorer.kind = kind;
+        s.scorer.hidden = ek_learned[kind] == &ek_scorer_mlp ? 6 : 0;
         s.scorer.age = remembers ? EK_AGE_EXP : EK_AGE_INPUT;
         s.scorer.carried = remembers ? EK_CARRIED_NONE : EK_CARRIED_FULL;
         s.trace = EK_TRACE_DISK;

@@ -501,7 +501,7 @@ static void test_refused_at_once(void **state)
         {"data.length=320,5000", "context"},
         {"method=kvpop,vector", "vector.tokens"},
         {"data.texts", "document"}};
-    static const char *const sets[] = {"scorer.age=input", "vector.tokens=100"};
+    static const char *const sets[] = {"scorer.age=input", "vector.tokens=100", "scorer.hidden=0"};
     ek_train_set *set;
     ek_err err;
     int n;
@@ -509,7 +509,7 @@ static void test_refused_at_once(void **state)
     (void)state;
     for (size_t i = 0; i < EK_COUNT(keys); i++) {
         char out[200], text[200];
-        const char *const all[] = {sets[0], sets[1], out}, *list = keys[i][0];
+        const char *const all[] = {sets[0], sets[1], sets[2], out}, *list = keys[i][0];
 
         snprintf(out, sizeof out, "out=%s/at-once", ek_check_folder);
         if (i == EK_COUNT(keys) - 1) { /* a text that is too small */
@@ -517,7 +517,7 @@ static void test_refused_at_once(void **state)
             ek_check_ok(ek_file_write(ek_check_in_folder("few.txt"), "Few words.", 10, &err), &err);
             list = text;
         }
-        ek_check_ok(open_runs(&set, &n, all, 3, &list, 1, &err), &err);
+        ek_check_ok(open_runs(&set, &n, all, 4, &list, 1, &err), &err);
         assert_int_equal(n, 2);
         assert_true(set[1].method == EK_TRAIN_VECTOR || !ek_reading_shares(&set[0], &set[1]));
         assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
@@ -526,6 +526,67 @@ static void test_refused_at_once(void **state)
         assert_false(ek_file_exists(ek_check_in_folder("at-once")));
         if (i == EK_COUNT(keys) - 1) /* negative control: by itself the first one trains */
             ek_check_ok(run(set, 1, 0, 0, &err), &err);
+        ek_sweep_close(set, n);
+    }
+}
+
+/* Settings that a scorer does not have are refused by name; those that it has are not. */
+static void test_not_read(void **state)
+{
+    static const struct {
+        const char *kind, *list, *says;
+    } row[] = {{"mlp", "scorer.norm=none,rms", "scorer.norm: the mlp scorer has none"},
+               {"mlp", "scorer.skip=false,true", "scorer.skip: the mlp"},
+               {"linear", "scorer.delay=0,8", "scorer.delay: the linear"},
+               {"linear", "scorer.hidden=0,6", "scorer.hidden: the linear"},
+               {"recurrent", "scorer.hidden=0,6", "scorer.hidden: the recurrent"},
+               {"mlp", "scorer.hidden=0,6", "no such folder"},
+               {"mlp", "scorer.delay=-1,0", "no such folder"},
+               {"recurrent", "scorer.norm=none,rms", "no such folder"},
+               {"recurrent", "scorer.skip=false,true", "no such folder"},
+               {"recurrent", "scorer.delay=0,8", "no such folder"}};
+    ek_train_set *set;
+    ek_err err;
+    int n;
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(row); i++) {
+        char kind[40];
+        const char *const sets[] = {"scorer.hidden=0", "data.texts='no such folder'", kind};
+
+        snprintf(kind, sizeof kind, "scorer.kind=%s", row[i].kind);
+        ek_check_ok(open_runs(&set, &n, sets, 3, &row[i].list, 1, &err), &err);
+        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        if (strstr(err.msg, row[i].says) == NULL)
+            fail_msg("%s, %s: found \"%s\"", row[i].kind, row[i].list, err.msg);
+        ek_sweep_close(set, n);
+    }
+}
+
+/* Every training that ships has settings that go together: it is refused for nothing but the text
+ * that is not there. */
+static void test_shipped(void **state)
+{
+    static const char *const name[] = {"foresight",     "kvpop",           "kvpop-mlp",
+                                       "kvpop-nodelay", "vector",          "tiny-train",
+                                       "vector-layer",  "quickstart-train"};
+
+    (void)state;
+    for (size_t i = 0; i < EK_COUNT(name); i++) {
+        char file[64], own[120];
+        const char *const path[] = {file};
+        const char *const sets[] = {own, "data.texts='no such folder'"};
+        const ek_sweep sweep = {.path = path, .n_paths = 1, .set = sets, .n_sets = 2};
+        ek_train_set *set;
+        ek_err err;
+        int n;
+
+        snprintf(file, sizeof file, "configs/%s.yaml", name[i]);
+        snprintf(own, sizeof own, "model=%s", model);
+        ek_check_ok(ek_sweep_open(&set, &n, &sweep, &err), &err);
+        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        if (strstr(err.msg, "no such folder") == NULL)
+            fail_msg("%s: %s", file, err.msg);
         ek_sweep_close(set, n);
     }
 }
@@ -584,6 +645,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_losses),    cmocka_unit_test(test_resume),
         cmocka_unit_test(test_kill),      cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_at_once),
+        cmocka_unit_test(test_not_read),  cmocka_unit_test(test_shipped),
         cmocka_unit_test(test_ablations)};
     const ek_tiny big = {.n_ctx = 4096};
     char text[900];

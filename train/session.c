@@ -47,6 +47,27 @@ char *ek_train_path(const ek_train_set *set, const char *name)
 
 enum { LOOKS = 4 }; /* sequences made to see whether the text gives any */
 
+/* What this scorer does not read must not be set: its weights would say it had been. */
+static ek_code check_scorer(const ek_train_scorer *s, ek_err *err)
+{
+    const ek_scorer_class *cls = ek_learned[s->kind];
+    const int memory = cls->learner->advance != NULL;
+    const struct {
+        const char *key;
+        int set;
+    } key[] = {{"hidden", s->hidden != 0 && cls != &ek_scorer_mlp},
+               {"delay", s->delay > 0 && !memory},
+               {"norm", s->norm != 0 && !memory},
+               {"skip", s->skip && !memory}};
+
+    for (size_t i = 0; i < EK_COUNT(key); i++)
+        if (key[i].set)
+            return EK_FAIL(err, EK_EASKED,
+                           "scorer.%s: the %s scorer has none; leave it out, or take kind %s",
+                           key[i].key, cls->name, i == 0 ? "mlp" : "recurrent");
+    return EK_OK;
+}
+
 static ek_code check_set(const ek_train_set *set, ek_err *err)
 {
     if (set->model == NULL)
@@ -57,6 +78,7 @@ static ek_code check_set(const ek_train_set *set, ek_err *err)
         EK_TRY(ek_store_name(set->results, err));
     if (set->method == EK_TRAIN_VECTOR)
         return EK_OK;
+    EK_TRY(check_scorer(&set->scorer, err));
     if (set->data.cut > 0 && ek_losses[set->loss.kind].whole)
         return EK_FAIL(err, EK_EASKED,
                        "loss.kind %s ranks over time: data.cut: found %lld, "
