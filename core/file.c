@@ -176,7 +176,7 @@ static ek_code sync_folder(const char *path, ek_err *err)
     return EK_OK;
 }
 
-ek_code ek_writer_commit(ek_writer *w, ek_err *err)
+ek_code ek_writer_finish(ek_writer *w, ek_err *err)
 {
     const int lost = ferror(w->file); /* of an earlier write, whose errno is gone */
     int e = 0;
@@ -190,11 +190,17 @@ ek_code ek_writer_commit(ek_writer *w, ek_err *err)
     if (fclose(w->file) != 0 && e == 0)
         e = errno;
     w->file = NULL;
-    if (e == 0 && rename(w->temp, w->path) != 0)
-        e = errno;
-    if (e != 0)
-        return EK_FAIL(err, EK_EIO, "%s: cannot write: %s", w->path,
-                       lost ? "a write failed; is the disk full?" : strerror(e));
+    return e == 0 ? EK_OK
+                  : EK_FAIL(err, EK_EIO, "%s: cannot write: %s", w->path,
+                            lost ? "a write failed; is the disk full?" : strerror(e));
+}
+
+ek_code ek_writer_commit(ek_writer *w, ek_err *err)
+{
+    if (w->file)
+        EK_TRY(ek_writer_finish(w, err));
+    if (rename(w->temp, w->path) != 0)
+        return EK_FAIL(err, EK_EIO, "%s: cannot write: %s", w->path, strerror(errno));
     free(w->temp);
     w->temp = NULL;
     return sync_folder(w->path, err);

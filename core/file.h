@@ -30,6 +30,9 @@ void ek_drop_temps(const char *path);
 
 /* EK_EASKED: path is empty, in no folder, or is something other than a regular file. */
 ek_code ek_writer_open(ek_writer *w, const char *path, ek_err *err);
+/* Flush and fsync: `temp` is whole, and `path` as before.  For files that must appear together; a
+ * commit does it, too. */
+ek_code ek_writer_finish(ek_writer *w, ek_err *err);
 ek_code ek_writer_commit(ek_writer *w, ek_err *err); /* flush, fsync, rename, fsync the folder */
 void ek_writer_close(ek_writer *w);                  /* after commit or instead of it */
 ek_code ek_file_write(const char *path, const void *data, size_t size, ek_err *err);

@@ -384,30 +384,24 @@ static void add_header(ek_text *h, const ek_st_tensor *t, int n, const ek_st_pai
         ek_text_add(h, " ");
 }
 
-static ek_code write_all(const char *path, const ek_text *h, const ek_st_tensor *t, int n,
-                         ek_err *err)
+static void write_all(FILE *to, const ek_text *h, const ek_st_tensor *t, int n)
 {
-    ek_writer w = {0};
     uint8_t length[8];
-    ek_code code;
 
-    EK_TRY(ek_writer_open(&w, path, err));
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)h->size >> (8 * i));
-    fwrite(length, 1, sizeof length, w.file);
-    fwrite(h->data, 1, h->size, w.file);
+    fwrite(length, 1, sizeof length, to);
+    fwrite(h->data, 1, h->size, to);
     for (int i = 0; i < n; i++)
         if (t[i].bytes > 0)
-            fwrite(t[i].data, 1, t[i].bytes, w.file);
-    code = ek_writer_commit(&w, err);
-    ek_writer_close(&w);
-    return code;
+            fwrite(t[i].data, 1, t[i].bytes, to);
 }
 
-ek_code ek_st_write(const char *path, const ek_st_tensor *tensors, int n, const ek_st_pair *meta,
-                    int n_meta, ek_err *err)
+ek_code ek_st_put(ek_writer *w, const ek_st_tensor *tensors, int n, const ek_st_pair *meta,
+                  int n_meta, ek_err *err)
 {
     ek_st_tensor *t = malloc(((size_t)n + 1) * sizeof *t);
+    const char *path = w->path;
     ek_text h = {0};
     size_t bytes;
     ek_code code = EK_OK;
@@ -426,10 +420,25 @@ ek_code ek_st_write(const char *path, const ek_st_tensor *tensors, int n, const 
     }
     if (code == EK_OK) {
         add_header(&h, t, n, meta, n_meta);
-        code = h.failed ? EK_FAIL(err, EK_ENOMEM, "%s: no memory for its header", path)
-                        : write_all(path, &h, t, n, err);
+        if (h.failed)
+            code = EK_FAIL(err, EK_ENOMEM, "%s: no memory for its header", path);
+        else
+            write_all(w->file, &h, t, n);
     }
     ek_text_clear(&h);
     free(t);
+    return code;
+}
+
+ek_code ek_st_write(const char *path, const ek_st_tensor *tensors, int n, const ek_st_pair *meta,
+                    int n_meta, ek_err *err)
+{
+    ek_writer w = {0};
+
+    EK_TRY(ek_writer_open(&w, path, err));
+    ek_code code = ek_st_put(&w, tensors, n, meta, n_meta, err);
+    if (code == EK_OK)
+        code = ek_writer_commit(&w, err);
+    ek_writer_close(&w);
     return code;
 }

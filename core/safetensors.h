@@ -52,6 +52,9 @@ typedef struct ek_st_pair {
 /* Write n tensors (sorted by name here) and metadata; temporary name, fsync, rename. */
 ek_code ek_st_write(const char *path, const ek_st_tensor *tensors, int n, const ek_st_pair *meta,
                     int n_meta, ek_err *err);
+/* The same into an open writer, which the caller commits. */
+ek_code ek_st_put(ek_writer *w, const ek_st_tensor *tensors, int n, const ek_st_pair *meta,
+                  int n_meta, ek_err *err);
 
 int ek_st_type_size(ek_st_type type);
 const char *ek_st_type_name(ek_st_type type);

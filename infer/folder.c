@@ -189,3 +189,50 @@ ek_code ek_folder_tensors(ek_folder *f, int n, ek_st **out, ek_err *err)
     *out = st;
     return EK_OK;
 }
+
+/* ---- writing ---- */
+
+static ek_code open_in(ek_writer *w, const char *dir, const char *name, ek_err *err)
+{
+    const size_t room = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(room);
+
+    if (path == NULL)
+        return EK_FAIL(err, EK_ENOMEM, "%s: %s", dir, name);
+    snprintf(path, room, "%s/%s", dir, name);
+    const ek_code code = ek_writer_open(w, path, err);
+    free(path);
+    return code;
+}
+
+ek_code ek_folder_put(ek_writer *weights, const char *dir, const ek_st_tensor *tensors, int n,
+                      const ek_st_pair *meta, int n_meta, char hash[33], ek_err *err)
+{
+    ek_map map;
+
+    EK_TRY(ek_make_folder(dir, err));
+    EK_TRY(open_in(weights, dir, "model.safetensors", err));
+    EK_TRY(ek_st_put(weights, tensors, n, meta, n_meta, err));
+    EK_TRY(ek_writer_finish(weights, err));
+    EK_TRY(ek_map_open(&map, weights->temp, err));
+    ek_hash128(hash, map.data, map.size);
+    ek_map_close(&map);
+    return EK_OK;
+}
+
+ek_code ek_folder_commit(ek_writer *weights, const char *dir, const ek_text *config, ek_err *err)
+{
+    ek_writer w = {0};
+
+    if (config->failed)
+        return EK_FAIL(err, EK_ENOMEM, "%s: config.json", dir);
+    EK_TRY(open_in(&w, dir, "config.json", err));
+    fwrite(config->data, 1, config->size, w.file); /* errors are found when it is finished */
+    ek_code code = ek_writer_finish(&w, err);
+    if (code == EK_OK)
+        code = ek_writer_commit(weights, err);
+    if (code == EK_OK)
+        code = ek_writer_commit(&w, err);
+    ek_writer_close(&w);
+    return code;
+}

@@ -47,6 +47,14 @@ ek_code ek_folder_dims(const ek_folder *f, const ek_dims *want, ek_err *err);
  * then in any case. */
 ek_code ek_folder_tensors(ek_folder *f, int n, ek_st **out, ek_err *err);
 
+/* Writing: both files are whole on the disk before either gets its name, so that a full one leaves
+ * what was there.  First the weights into an unopened writer, which tells their hash; then the
+ * config with that hash, and both appear.  The caller closes the writer in any case.  The folder is
+ * made. */
+ek_code ek_folder_put(ek_writer *weights, const char *dir, const ek_st_tensor *tensors, int n,
+                      const ek_st_pair *meta, int n_meta, char hash[33], ek_err *err);
+ek_code ek_folder_commit(ek_writer *weights, const char *dir, const ek_text *config, ek_err *err);
+
 #ifdef __cplusplus
 }
 #endif

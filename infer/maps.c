@@ -177,30 +177,19 @@ static void config_text(ek_text *t, const ek_maps *m, const ek_maps_origin *from
 ek_code ek_maps_write(const char *dir, const ek_maps *m, const ek_maps_origin *from, ek_err *err)
 {
     const ek_st_pair meta[] = {{"format", format}, {"base_model", from->model}};
-    const size_t room = strlen(dir) + 32;
-    char *path = malloc(room), hash[33];
+    ek_writer weights = {0};
     ek_st_tensor t[TENSORS];
     ek_text text = {0};
-    ek_map map;
+    char hash[33];
 
-    if (path == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "%s", dir);
     err->code = EK_OK;
     describe(m, t);
-    EK_CHECK(refuse_nan(m, t, err));
-    EK_CHECK(ek_make_folder(dir, err));
-    snprintf(path, room, "%s/model.safetensors", dir);
-    EK_CHECK(ek_st_write(path, t, TENSORS, meta, (int)EK_COUNT(meta), err));
-    EK_CHECK(ek_map_open(&map, path, err));
-    ek_hash128(hash, map.data, map.size);
-    ek_map_close(&map);
+    EK_TRY(refuse_nan(m, t, err));
+    EK_CHECK(ek_folder_put(&weights, dir, t, TENSORS, meta, (int)EK_COUNT(meta), hash, err));
     config_text(&text, m, from, hash);
-    if (text.failed)
-        EK_CHECK(EK_FAIL(err, EK_ENOMEM, "%s: config.json", dir));
-    snprintf(path, room, "%s/config.json", dir);
-    EK_CHECK(ek_file_write(path, text.data, text.size, err));
+    EK_CHECK(ek_folder_commit(&weights, dir, &text, err));
 fail:
+    ek_writer_close(&weights);
     ek_text_clear(&text);
-    free(path);
     return err->code;
 }

@@ -12,12 +12,16 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -336,11 +340,90 @@ static void test_each_byte(void **state)
     ek_model_close(m);
 }
 
+/* Bytes of a file, malloc'd; NUL behind them. */
+static char *bytes_of(const char *path)
+{
+    ek_map map;
+    ek_err err;
+
+    ek_check_ok(ek_map_open(&map, path, &err), &err);
+    char *copy = calloc(1, map.size + 1);
+    memcpy(copy, map.data, map.size);
+    ek_map_close(&map);
+    return copy;
+}
+
+/* Where config.json cannot be written, for want of room or of a place, model.safetensors stays as
+ * it was: another one beside the old config would make both useless. */
+static void test_together(void **state)
+{
+    ek_tokenizer *tok;
+    ek_model *m = open_model(model, &tok);
+    const char *dir = ek_check_in_folder("together");
+    const char *bin = ek_check_in_folder("together/model.safetensors");
+    const char *json = ek_check_in_folder("together/config.json");
+    float *params;
+    ek_scorer s = write_weights(dir, m, tok, &params);
+    const size_t n = ek_params_size(&s);
+    char *long_text = malloc(8 * n * sizeof(float)), *config = bytes_of(json);
+    struct rlimit was, least;
+    ek_scorer_export x = {.scorer = &s,
+                          .method = "foresight",
+                          .loss = "",
+                          .model = "m",
+                          .tokenizer = "t",
+                          .data = "",
+                          .target = "",
+                          .settings = long_text,
+                          .loss_last = NAN};
+    ek_err err;
+
+    (void)state;
+    memset(long_text, 'x', 8 * n * sizeof(float));
+    long_text[8 * n * sizeof(float) - 1] = '\0';
+    params[0] += 1;
+    char *bytes = bytes_of(bin);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    least = was;
+    least.rlim_cur = 4 * n * sizeof(float); /* room for the weights, none for their config */
+    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
+    const ek_code code = ek_scorer_write(dir, &x, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    signal(SIGXFSZ, before);
+    assert_int_equal(code, EK_EIO);
+    assert_non_null(strstr(err.msg, "config.json"));
+    char *bytes_now = bytes_of(bin), *config_now = bytes_of(json);
+    assert_memory_equal(bytes_now, bytes, n * sizeof(float));
+    assert_string_equal(config_now, config);
+    assert_int_equal(unlink(json), 0);
+    assert_int_equal(mkdir(json, 0777), 0);
+    assert_int_equal(ek_scorer_write(dir, &x, &err), EK_EASKED);
+    free(bytes_now);
+    bytes_now = bytes_of(bin);
+    assert_memory_equal(bytes_now, bytes, n * sizeof(float));
+    assert_int_equal(rmdir(json), 0);
+    ek_check_ok(ek_scorer_write(dir, &x, &err), &err); /* negative control: with room both change */
+    free(bytes_now);
+    bytes_now = bytes_of(bin);
+    assert_memory_not_equal(bytes_now, bytes, n * sizeof(float));
+    assert_int_equal(unlink(json) | unlink(bin) | rmdir(dir), 0); /* and nothing else is left */
+    free(bytes);
+    free(bytes_now);
+    free(config);
+    free(config_now);
+    free(long_text);
+    free(params);
+    ek_tokenizer_close(tok);
+    ek_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_each_byte)};
+        cmocka_unit_test(test_damaged), cmocka_unit_test(test_each_byte),
+        cmocka_unit_test(test_together)};
     const ek_tiny differs = {.seed = 5};
     ek_err err;
 

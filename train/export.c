@@ -1,8 +1,7 @@
 /* train/export.c - see the header. */
 #include "train/export.h"
 
-#include "core/file.h"
-#include "core/safetensors.h"
+#include "infer/folder.h"
 #include "infer/weights.h"
 #include "scorers/carried.h"
 
@@ -28,7 +27,8 @@ static ek_code refuse_nan(const ek_scorer *s, const ek_param *p, int n, ek_err *
     return EK_OK;
 }
 
-static ek_code write_params(const char *path, const ek_scorer_export *x, ek_err *err)
+static ek_code put_params(ek_writer *to, const char *dir, const ek_scorer_export *x, char hash[33],
+                          ek_err *err)
 {
     const ek_scorer *s = x->scorer;
     ek_param p[EK_MAX_PARAMS];
@@ -50,7 +50,7 @@ static ek_code write_params(const char *path, const ek_scorer_export *x, ek_err 
             t[i].bytes *= (size_t)dim[c];
         }
     }
-    return ek_st_write(path, t, n, meta, (int)EK_COUNT(meta), err);
+    return ek_folder_put(to, dir, t, n, meta, (int)EK_COUNT(meta), hash, err);
 }
 
 static void add_string(ek_text *t, const char *key, const char *value)
@@ -99,27 +99,16 @@ static void config_text(ek_text *t, const ek_scorer_export *x, const char *hash)
 
 ek_code ek_scorer_write(const char *dir, const ek_scorer_export *x, ek_err *err)
 {
-    const size_t room = strlen(dir) + 32;
-    char *path = malloc(room), hash[33];
+    ek_writer weights = {0};
     ek_text t = {0};
-    ek_map map;
+    char hash[33];
 
-    if (path == NULL)
-        return EK_FAIL(err, EK_ENOMEM, "%s", dir);
     err->code = EK_OK;
-    EK_CHECK(ek_make_folder(dir, err));
-    snprintf(path, room, "%s/model.safetensors", dir);
-    EK_CHECK(write_params(path, x, err));
-    EK_CHECK(ek_map_open(&map, path, err));
-    ek_hash128(hash, map.data, map.size);
-    ek_map_close(&map);
+    EK_CHECK(put_params(&weights, dir, x, hash, err));
     config_text(&t, x, hash);
-    if (t.failed)
-        EK_CHECK(EK_FAIL(err, EK_ENOMEM, "%s: config.json", dir));
-    snprintf(path, room, "%s/config.json", dir);
-    EK_CHECK(ek_file_write(path, t.data, t.size, err));
+    EK_CHECK(ek_folder_commit(&weights, dir, &t, err));
 fail:
+    ek_writer_close(&weights);
     ek_text_clear(&t);
-    free(path);
     return err->code;
 }

@@ -22,7 +22,8 @@ typedef struct ek_scorer_export {
 } ek_scorer_export;
 
 /* EK_ENAN naming tensor, layer and head if a parameter is not finite; nothing is written then.
- * The folder is made; model.safetensors appears before config.json, which names its hash. */
+ * The folder is made; model.safetensors and config.json, which names its hash, appear when both are
+ * whole on the disk. */
 ek_code ek_scorer_write(const char *dir, const ek_scorer_export *x, ek_err *err);
 
 #ifdef __cplusplus
