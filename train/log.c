@@ -97,6 +97,41 @@ static ek_code find_files(ek_log *log, const char *const *paths, int n, int *the
     return EK_OK;
 }
 
+static ek_code refuse_unfinished(ek_err *err)
+{
+    return EK_FAIL(err, EK_EASKED,
+                   "a run with these very settings was begun and not finished: --resume goes on "
+                   "with it, --restart begins again");
+}
+
+static ek_code take_status(void *ctx, int n, const char *const *name, const ek_sql *value,
+                           ek_err *err)
+{
+    (void)n, (void)name, (void)err;
+    *(int *)ctx = strcmp(value[0].text, "done") == 0 ? EK_RUN_DONE : EK_RUN_UNFINISHED;
+    return EK_OK;
+}
+
+ek_code ek_log_look(const ek_train_set *set, const char *id, const ek_train_options *options,
+                    const char *const *paths, int n_paths, ek_err *err)
+{
+    static const char find[] = "SELECT status FROM run WHERE id = ?";
+    const ek_sql p[] = {ek_sql_text(id)};
+    ek_log log = {.id = id};
+    int found = EK_RUN_NEW, there;
+
+    if (set->results == NULL || options->restart || !ek_file_exists(set->results))
+        return EK_OK;
+    EK_TRY(ek_store_open(&log.store, set->results, EK_STORE_CREATE, err));
+    ek_code code = ek_store_sql(log.store, find, p, (int)EK_COUNT(p), take_status, &found, err);
+    if (code == EK_OK && found == EK_RUN_UNFINISHED && !options->resume)
+        code = refuse_unfinished(err);
+    else if (code == EK_OK && found == EK_RUN_DONE)
+        code = find_files(&log, paths, n_paths, &there, err);
+    ek_store_close(log.store);
+    return code;
+}
+
 ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row, int resume,
                     const char *const *paths, int n_paths, int *done, ek_err *err)
 {
@@ -118,10 +153,7 @@ ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row,
         EK_TRY(begin(log, set, row, resume, &found, err));
     }
     if (found == EK_RUN_UNFINISHED)
-        return EK_FAIL(
-            err, EK_EASKED,
-            "a run with these very settings was begun and not finished: --resume goes on "
-            "with it, --restart begins again");
+        return refuse_unfinished(err);
     *done = found == EK_RUN_DONE;
     log->open = !*done;
     log->fresh = found == EK_RUN_NEW;

@@ -24,6 +24,9 @@ typedef struct ek_log {
  * is something else by now; or the run was begun, and resume is not asked. */
 ek_code ek_log_open(ek_log *log, const ek_train_set *set, const ek_run_row *row, int resume,
                     const char *const *paths, int n_paths, int *done, ek_err *err);
+/* Would it be refused for what the database knows of it?  Nothing is begun. */
+ek_code ek_log_look(const ek_train_set *set, const char *id, const ek_train_options *options,
+                    const char *const *paths, int n_paths, ek_err *err);
 ek_code ek_log_begin(ek_log *log, const ek_train_row *row, ek_err *err);
 ek_code ek_log_step(ek_log *log, int64_t step, const char *split, const ek_train_stats *x,
                     double seconds, ek_err *err);

@@ -422,8 +422,13 @@ static ek_code look_at(ek_cohort *g, ek_err *err)
 {
     const ek_reading *s = &g->reading;
 
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < g->n; i++) {
+        const ek_variant *v = &g->v[i];
+        const char *const paths[] = {v->weights_json, v->weights_bin};
+
+        EK_TRY(ek_log_look(v->set, v->id, g->options, paths, (int)EK_COUNT(paths), err));
         EK_TRY(open_trainer(g, &g->v[i], err));
+    }
     for (int64_t i = 0; i < s->n_train && i < LOOKS; i++) {
         ek_sequence text;
 

@@ -364,8 +364,11 @@ ek_code ek_vector_look(const ek_train_set *set, const ek_train_options *options,
                        ek_err *err)
 {
     session s = {.set = set, .options = options, .dev = dev};
-    const ek_code code = open_session(&s, err);
+    ek_code code = open_session(&s, err);
+    const char *const paths[] = {s.weights_json, s.weights_bin};
 
+    if (code == EK_OK)
+        code = ek_log_look(set, s.id, options, paths, (int)EK_COUNT(paths), err);
     close_session(&s);
     return code;
 }
