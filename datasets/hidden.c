@@ -142,8 +142,8 @@ static const char *const intros[] = {
 static const char *const quote_intros[] = {
     "Somebody has slipped a stranger's lines into these pages, and wants them back from you later.",
     "Not all of what follows is by one hand: watch for what does not belong, and remember it.",
-    "The printer mixed up his sheets, and now a line of some other work stands in this chapter. "
-    "Keep it in mind exactly as it is.",
+    ("The printer mixed up his sheets, and now a line of some other work stands in this chapter. "
+     "Keep it in mind exactly as it is."),
 };
 
 static const char *const repeats[] = {

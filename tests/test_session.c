@@ -555,9 +555,9 @@ static int die_early(char **argv)
     s.results = argv[3];
     s.model = argv[4];
     b = other_run(&s);
-    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) == EK_OK)
-        ek_train_run(&b, &o, dev, &err);
-    return 1;
+    if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK)
+        return 1;
+    return ek_train_run(&b, &o, dev, &err) != EK_OK;
 }
 
 int main(int argc, char **argv)
