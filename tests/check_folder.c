@@ -116,8 +116,8 @@ static ek_code add_row(void *ctx, int n, const char *const *name, const ek_sql *
 static void read_log(const ek_train_set *set, ek_text *out)
 {
     static const char *const sql[] = {
-        "SELECT step, split, loss, lr, grad_norm, acc, tokens FROM train_step WHERE run = ?"
-        " ORDER BY step, split",
+        ("SELECT step, split, loss, lr, grad_norm, acc, tokens FROM train_step WHERE run = ?"
+         " ORDER BY step, split"),
         "SELECT step, split, name, value FROM train_value WHERE run = ? ORDER BY step, split, name",
         "SELECT layer, head, name, value FROM train_head WHERE run = ? ORDER BY layer, head, name"};
     char *text = ek_config_text(set, ek_train_fields), id[33];
