@@ -9,7 +9,7 @@
 
 static void add_text(ek_hasher *h, const char *text)
 {
-    ek_hasher_add(h, text, strlen(text));
+    ek_hasher_add(h, text, strlen(text) + 1); /* with its end: "ab", "c" is not "a", "bc" */
 }
 
 static void add_tensor(ek_hasher *h, const ek_st_tensor *t)
