@@ -22,7 +22,7 @@
 enum { WORDS = 9, RUNS = WORDS - 1 };
 
 typedef struct options {
-    const char *db, *out, *base, *against, *method, *metric[EK_EXPORT_METRICS], *seed;
+    const char *db, *out, *base, *against, *method, *task, *metric[EK_EXPORT_METRICS], *seed;
     const char *word[WORDS]; /* after the subcommand */
     int n_words, n_metrics, force, measured, curves, ablation;
 } options;
@@ -37,7 +37,7 @@ static const char help[] =
     "                                [--metric NAME]...   (columns of md)\n"
     "       evictkit results export csv RUN... -o FILE.csv\n"
     "       evictkit results plot [RUN]... [-o FILE.png] [--metric NAME]... [--method NAME,...]\n"
-    "                             [--measured]\n"
+    "                             [--task NAME,...] [--measured]\n"
     "       evictkit results plot --ablation [RUN]... | --curves [TRAINING RUN]...\n"
     "       evictkit results rebuild [RUN|all]            aggregates anew, from the samples\n"
     "\n"
@@ -45,9 +45,11 @@ static const char help[] =
     "--db FILE names the database (results/evictkit.db).\n"
     "\n"
     "plot draws quality against the kept fraction (--method: of the learned methods and oracles\n"
-    "these alone); --ablation trained variants side by side; --curves loss, recall, boundary\n"
-    "accuracy and gradient norm of training runs (the last, if none is named).  Runs whose caches\n"
-    "evict at different times (decode: grow, hold) never share a table or a figure.\n"
+    "these alone; --task: these panels, \"passkey aware\" where the question was seen); "
+    "--ablation\n"
+    "trained variants side by side; --curves loss, recall, boundary accuracy and gradient norm of\n"
+    "training runs (the last, if none is named).  Runs whose caches evict at different times\n"
+    "(decode: grow, hold) never share a table or a figure.\n"
     "\n"
     "compare prints, per task and budget, every method with its paired difference to full cache\n"
     "(or --base) and its 95 % bootstrap interval; then each learned method (or --method) against\n"
@@ -82,9 +84,9 @@ static ek_code take_option(options *o, int argc, char **argv, int *i, ek_err *er
     const struct {
         const char *name;
         const char **value;
-    } known[] = {{"--db", &o->db},        {"--out", &o->out},   {"-o", &o->out},
-                 {"--base", &o->base},    {"--seed", &o->seed}, {"--against", &o->against},
-                 {"--method", &o->method}};
+    } known[] = {{"--db", &o->db},         {"--out", &o->out},   {"-o", &o->out},
+                 {"--base", &o->base},     {"--seed", &o->seed}, {"--against", &o->against},
+                 {"--method", &o->method}, {"--task", &o->task}};
     ek_code code = EK_OK;
     const char *value;
 
@@ -375,7 +377,7 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
 {
     static const char *const python[] = {"python3", "/usr/bin/python3"};
     char run[RUNS][33], script[1100];
-    const char *argv[16 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
+    const char *argv[18 + 2 * RUNS + 2 * EK_EXPORT_METRICS];
     const char *to = o->out ? o->out : "results/plot.png";
     int n = 0, n_runs, status = NO_PYTHON;
 
@@ -407,6 +409,10 @@ static ek_code cmd_plot(ek_store *s, const options *o, ek_text *out, ek_err *err
     if (o->method) {
         argv[n++] = "--method";
         argv[n++] = o->method;
+    }
+    if (o->task) {
+        argv[n++] = "--task";
+        argv[n++] = o->task;
     }
     if (o->measured)
         argv[n++] = "--measured";

@@ -2,7 +2,7 @@
 """Draw figures from the database alone.
 
 usage: plot.py --db FILE --run ID [--run ID]... --out FILE.png [--kind quality|ablation|curves] [--metric NAME]...
-               [--method NAME,NAME...]
+               [--method NAME,NAME...] [--task NAME,NAME...]
        (normally `evictkit results plot`)
 
 quality   Quality against the kept fraction: one panel per task and metric, with 95 % bootstrap intervals.  Learned
@@ -10,6 +10,7 @@ quality   Quality against the kept fraction: one panel per task and metric, with
           cache are the bounds.  What is kept is what was asked for (it equals it, or the run stops); --measured
           takes kept / seen, mean over steps, which answers that are added to the cache raise.  --method: of the
           learned methods and the oracles only these; rules are always there, since the best of them is named.
+          --task: only these panels, by suite; where the question was seen its name ends in " aware".
 ablation  Trained variants side by side: a line a variant, named by the settings in which they differ, a mark a budget;
           below them the best training-free method and the oracle.
 curves    Training runs: loss, recall of the k best, of the best quarter, boundary accuracy, gradient norm.  Thin is
@@ -63,6 +64,7 @@ def arguments():
     p.add_argument("--kind", choices=["quality", "ablation", "curves"], default="quality")
     p.add_argument("--metric", action="append", default=[])
     p.add_argument("--method", default="")
+    p.add_argument("--task", default="")
     p.add_argument("--measured", action="store_true")
     return p.parse_args()
 
@@ -143,6 +145,16 @@ def chosen(rows, names):
         if n not in {r["method"] for r in rows}:
             fail("there is no method %s; there are %s" % (n, ", ".join(sorted({r["method"] for r in rows}))))
     return [r for r in rows if not names or r["method"] in names or not (r["learned"] or is_oracle(r))]
+
+
+def of_tasks(rows, names):
+    """Of the tasks among the names, if there are names."""
+    names = [n for n in names.split(",") if n]
+    there = {r["key"]: r["suite"] + (" aware" if r["query_aware"] else "") for r in rows}
+    for n in names:
+        if n not in there.values():
+            fail("there is no task %s; there are %s" % (n, ", ".join(sorted(set(there.values())))))
+    return [r for r in rows if not names or there[r["key"]] in names]
 
 
 def title_of(key, n):
@@ -307,7 +319,7 @@ def sheet(n, width, height, columns):
 
 def quality(db, a):
     rows, model = read_scores(db, a.run, a.measured)
-    rows = chosen(rows, a.method)
+    rows = of_tasks(chosen(rows, a.method), a.task)
     todo = panels(rows, a.metric)
     learned = sorted({r["method"] for r in rows if r["learned"]})
     colours = {m: LEARNED[i % len(LEARNED)] for i, m in enumerate(learned)}

@@ -271,6 +271,9 @@ static void variants_are_compared(void **state)
     RUN("results", "plot", "--method", "nonsense", "--db", "s.db", "-o", "no.png");
     assert_true(ran.status == 2 || strstr(ran.err, "plot needs") != NULL);
     assert_false(is_there("no.png"));
+    RUN("results", "plot", "--task", "nonsense", "--db", "s.db", "-o", "no.png");
+    assert_true(ran.status == 2 || strstr(ran.err, "plot needs") != NULL);
+    assert_false(is_there("no.png"));
     /* The same at a held budget: a second question, which no table or figure mixes with the first.
      */
     RUN("evaluate", "run.yaml", "-s", "results=s.db", "-s", "decode=hold", "-s",
