@@ -65,15 +65,31 @@ void ek_export_json(ek_text *out, const ek_sql *v)
 /* ---- csv ---- */
 
 typedef struct csv {
+    const ek_export *how;
     ek_text *out;
-    int rows;
+    int found, rows;
 } csv;
+
+/* Is it of a metric that was named, if any was? */
+static int is_wanted(const ek_export *how, int n, const char *const *name, const ek_sql *v)
+{
+    if (how->n_metrics == 0)
+        return 1;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; strcmp(name[i], "name") == 0 && k < how->n_metrics; k++)
+            if (strcmp(v[i].text, how->metric[k]) == 0)
+                return 1;
+    return 0;
+}
 
 static ek_code take_csv(void *ctx, int n, const char *const *name, const ek_sql *v, ek_err *err)
 {
     csv *c = ctx;
 
     (void)err;
+    c->found++;
+    if (!is_wanted(c->how, n, name, v))
+        return EK_OK;
     for (int i = 0; c->rows == 0 && i < n; i++)
         ek_text_add(c->out, "%s%s", i ? "," : "", name[i]);
     if (c->rows++ == 0)
@@ -90,17 +106,19 @@ static ek_code take_csv(void *ctx, int n, const char *const *name, const ek_sql 
 static ek_code export_csv(ek_store *store, const ek_export *how, ek_text *out, ek_err *err)
 {
     static const char sql[] = "SELECT * FROM v_score WHERE run = ?1 ORDER BY cell, name";
-    csv c = {.out = out};
+    csv c = {.how = how, .out = out};
 
     for (int i = -1; i < how->n_also; i++) {
         const char *run = i < 0 ? how->run : how->also[i];
         const ek_sql p = ek_sql_text(run);
-        const int before = c.rows;
+        const int before = c.found;
 
         EK_TRY(ek_store_sql(store, sql, &p, 1, take_csv, &c, err));
-        if (c.rows == before)
+        if (c.found == before)
             return no_aggregates(run, err);
     }
+    if (c.rows == 0)
+        return EK_FAIL(err, EK_EASKED, "run %.8s has no metric %s", how->run, how->metric[0]);
     return EK_OK;
 }
 

@@ -259,7 +259,17 @@ static void variants_are_compared(void **state)
     expect(0);
     char *csv = contents("tables/s.csv", &size);
     assert_memory_equal(csv, columns, strlen(columns));
+    assert_non_null(strstr(csv, ",99% KLD,"));
     free(csv);
+    RUN("results", "export", "csv", "--metric", "Mean KLD", "--db", "s.db", "-o", "tables/one.csv");
+    expect(0);
+    csv = contents("tables/one.csv", &size);
+    assert_non_null(strstr(csv, ",Mean KLD,"));
+    assert_null(strstr(csv, ",99% KLD,"));
+    free(csv);
+    RUN("results", "export", "csv", "--metric", "KLD", "--db", "s.db", "-o", "tables/none.csv");
+    expect(2);
+    assert_false(is_there("tables/none.csv"));
     for (int kind = 0; kind < 3; kind++) {
         static const char *const flag[] = {"--measured", "--ablation", "--curves"};
 
