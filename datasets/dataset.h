@@ -29,13 +29,14 @@ typedef struct ek_sample {
     char **references;   /* (n_references) right answers */
     char **distractors;  /* (n_distractors) answers whose presence makes it wrong */
     int n_references, n_distractors;
-    bool chat;          /* wrap with the model's chat template */
-    int max_new_tokens; /* ANSWER */
-    int prompt_tokens;  /* FORCED: the first so many tokens of context are the prompt ... */
-    int forced_tokens;  /* ... and so many behind them are the continuation */
-    int depth;          /* percent of the context before the needle; -1: has none */
-    int length;         /* tokens, prompt and answer, that the sample was sized for */
-    char hash[33];      /* of all of the above */
+    bool chat;                  /* wrap with the model's chat template */
+    int max_new_tokens;         /* ANSWER */
+    int prompt_tokens;          /* FORCED: the first so many tokens of context are the prompt ... */
+    int forced_tokens;          /* ... and so many behind them are the continuation */
+    int depth;                  /* percent of the context before the needle; -1: has none */
+    int length;                 /* tokens, prompt and answer, that the sample was sized for */
+    size_t needle, needle_size; /* bytes of context that the answer is in; size 0: unknown */
+    char hash[33];              /* of all but the needle's place, which is in the context */
 } ek_sample;
 
 void ek_sample_clear(ek_sample *s); /* frees the texts; a zeroed or cleared sample is fine */

@@ -199,6 +199,11 @@ ek_code ek_haystack_sample(ek_sample *s, const char *what, const ek_haystack *h,
     s->length = cell->length;
     if (!s->doc_id || !s->cluster || !s->question || !s->answer_prefix)
         return EK_FAIL(err, EK_ENOMEM, "%s", id);
+    const char *needle = strstr(s->context, h->needle[h->asked].text);
+    if (needle == NULL)
+        return EK_FAIL(err, EK_EBROKEN, "%s: the needle is not in the text", id);
+    s->needle = (size_t)(needle - s->context);
+    s->needle_size = strlen(h->needle[h->asked].text);
     snprintf(s->question, room, "\n\n%s", h->question);
     return EK_OK;
 }

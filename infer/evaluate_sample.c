@@ -18,6 +18,7 @@ typedef struct sample_run {
     ek_cache prompt;     /* all cells fork from here; the full row takes it over */
     ek_tokens tok;       /* everything that is fed */
     int64_t n_prompt;    /* tokens before the cut */
+    int64_t needle;      /* byte of the prompt where what is asked for begins */
     float *future[2][3]; /* (entries, group) sums over the next 32, the next 128 and all later
                             queries; [1]: counted from the query after the first decode step */
     int64_t prefill_ns;
@@ -358,6 +359,9 @@ static ek_code encode_prompt(sample_run *run, const ek_sample *s, int query_awar
     EK_TRY(ek_tokenizer_encode(ev->tok, s->answer_prefix, strlen(s->answer_prefix), EK_TOK_LOSSY,
                                &run->tok, err));
     run->n_prompt = query_aware ? run->tok.n : question;
+    /* The context ends where the question's first token begins. */
+    if (question < run->tok.n)
+        run->needle = run->tok.at[question] - (int64_t)(prompt.context_size - s->needle);
     if (run->n_prompt < 1 || (!query_aware && question >= run->tok.n))
         return EK_FAIL(err, EK_EINPUT, "the prompt has no %s",
                        question < 1 ? "context" : "question");
@@ -461,6 +465,28 @@ static ek_code answer_in_lockstep(sample_run *run, const ek_sample *s, answer *a
     }
 }
 
+/* Of the entries of what is asked for, the share that a row holds: mean over layers and heads.  NAN
+ * if the sample does not say where it stands. */
+static double needle_kept(const sample_run *run, const ek_sample *s, const ek_cache *row)
+{
+    const ek_dims *d = &row->dims;
+    const int64_t first = ek_tokens_from(&run->tok, run->needle);
+    const int64_t last = ek_tokens_from(&run->tok, run->needle + (int64_t)s->needle_size);
+    int64_t kept = 0;
+
+    if (s->needle_size == 0 || last <= first)
+        return NAN;
+    for (int l = 0; l < d->n_layers; l++)
+        for (int h = 0; h < d->n_heads; h++) {
+            const int i = l * d->n_heads + h;
+            const int32_t *pos = row->pos + row->layer_at[l] + row->first[i];
+
+            for (int32_t e = 0; e < row->n[i]; e++)
+                kept += pos[e] >= first && pos[e] < last;
+        }
+    return (double)kept / (double)((last - first) * d->n_layers * d->n_heads);
+}
+
 static ek_code run_answer(sample_run *run, const ek_task *task, const ek_sample *s, int timed,
                           answer *a, ek_record *record, ek_err *err)
 {
@@ -502,6 +528,9 @@ static ek_code run_answer(sample_run *run, const ek_task *task, const ek_sample 
         r->row.score = grade.score;
         if (s->depth >= 0)
             add_value(r, "depth", s->depth);
+        const double needle = needle_kept(run, s, &ev->row[c].cache);
+        if (!isnan(needle))
+            add_value(r, "needle kept", needle);
     }
     return timed ? time_alone(run, run->tok.id[run->tok.n - 1], record, err) : EK_OK;
 }

@@ -25,6 +25,8 @@ const ek_metric ek_metrics[] = {
      "Future Missed Mass: attention the next N queries of full cache pay to what is not kept"},
     {"recall*", "percent", +1, EK_MEAN_PLAIN, 100, 1, 1, 1, 2,
      "share of the oracle's top k that is kept"},
+    {"needle kept", "percent", +1, EK_MEAN_PLAIN, 100, 1, 0, 1, 2,
+     "share of the entries of what is asked for that are still held when the answer ends"},
     {"needle10", "ratio", +1, EK_MEAN_PLAIN, 1, 0.1, 0, 2, 2, "10 x ROUGE-1 F1 with the needle"},
     {"ln(PPL ratio)", "nat", -1, EK_MEAN_PLAIN, 1, 0.001, 0, 0, 5, "log of Mean PPL ratio"},
     {"PPL(base)", "ratio", -1, EK_MEAN_LOG, 1, 0, 0, 0, 3, "perplexity of full cache"},

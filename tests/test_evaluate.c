@@ -295,6 +295,23 @@ static void keep_1_is_the_full_cache_to_the_bit(void **state)
                      WINDOWS * cells(method_count(), 2));
 }
 
+/* The full cache holds all of a needle at half the text, the newest quarter nothing of it. */
+static void what_stays_of_the_needle_is_told(void **state)
+{
+#define NEEDLE                                                                                  \
+    " FROM cell c JOIN sample s ON s.cell = c.id JOIN sample_value v ON v.sample = s.id WHERE " \
+    "v.name = 'needle kept' AND c.method = "
+
+    (void)state;
+    assert_int_equal(number("few", "SELECT count(*)" NEEDLE "'full' AND v.value = 1"), KEYS);
+    assert_int_equal(number("few", "SELECT count(*)" NEEDLE "'recency' AND c.keep < 0.3"), KEYS);
+    assert_int_equal(number("few", "SELECT sum(v.value > 0)" NEEDLE "'recency' AND c.keep < 0.3"),
+                     0);
+    assert_true(number("few", "SELECT sum(v.value > 0 AND v.value < 1)" NEEDLE
+                              "'h2o' AND c.keep < 0.3") > 0);
+#undef NEEDLE
+}
+
 static void two_runs_and_any_threads_give_the_same_tables(void **state)
 {
     ek_run_how how = in_folder("again");
@@ -472,6 +489,7 @@ int main(void)
         cmocka_unit_test(the_full_cache_is_cell_0_and_its_own_base),
         cmocka_unit_test(the_oracle_is_the_ceiling),
         cmocka_unit_test(keep_1_is_the_full_cache_to_the_bit),
+        cmocka_unit_test(what_stays_of_the_needle_is_told),
         cmocka_unit_test(two_runs_and_any_threads_give_the_same_tables),
         cmocka_unit_test(killed_anywhere_it_resumes_to_the_same_tables),
         cmocka_unit_test(ctrl_c_stores_what_is_in_hand),
