@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "results/store.h"
+#include "train/sweep.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -202,4 +203,26 @@ void ek_check_kill(const char *const *argv, int times, const char *out)
         if (!ek_file_exists(checkpoint) || ek_file_exists(weights))
             fail_msg("%s: not killed in mid-run", out);
     }
+}
+
+ek_code ek_check_open_runs(const char *yaml, ek_train_set **set, int *n, const char *const *sets,
+                           int n_sets, const char *const *list, int n_lists, ek_err *err)
+{
+    const char *const path[] = {yaml};
+    const ek_sweep sweep = {.path = path,
+                            .n_paths = 1,
+                            .set = sets,
+                            .n_sets = n_sets,
+                            .list = list,
+                            .n_lists = n_lists};
+
+    return ek_sweep_open(set, n, &sweep, err);
+}
+
+ek_code ek_check_run(ek_device *dev, const ek_train_set *set, int n, int resume, int64_t stop_after,
+                     ek_err *err)
+{
+    const ek_train_options o = {.quiet = 1, .resume = resume, .stop_after = stop_after};
+
+    return ek_train_runs(set, n, &o, dev, err);
 }

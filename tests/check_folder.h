@@ -26,4 +26,11 @@ void ek_check_same_log(const ek_train_set *a, const ek_train_set *b, int same);
  * run was not in its midst: it ended by itself, or had written its weights. */
 void ek_check_kill(const char *const *argv, int times, const char *out);
 
+/* The runs of one YAML file with `sets` and swept over `list`, as ek_sweep_open; and those trained
+ * without a word, as ek_train_runs. */
+ek_code ek_check_open_runs(const char *yaml, ek_train_set **set, int *n, const char *const *sets,
+                           int n_sets, const char *const *list, int n_lists, ek_err *err);
+ek_code ek_check_run(ek_device *dev, const ek_train_set *set, int n, int resume, int64_t stop_after,
+                     ek_err *err);
+
 #endif

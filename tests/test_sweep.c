@@ -26,27 +26,6 @@ static char model[96], yaml[96];
 /* Cuts, losses over them; two ages, two widths. */
 static const char *const lists[] = {"scorer.age=exp,input", "loss.kind=listwise,regress"};
 
-static ek_code open_runs(ek_train_set **set, int *n, const char *const *sets, int n_sets,
-                         const char *const *list, int n_lists, ek_err *err)
-{
-    const char *const path[] = {yaml};
-    const ek_sweep sweep = {.path = path,
-                            .n_paths = 1,
-                            .set = sets,
-                            .n_sets = n_sets,
-                            .list = list,
-                            .n_lists = n_lists};
-
-    return ek_sweep_open(set, n, &sweep, err);
-}
-
-static ek_code run(const ek_train_set *set, int n, int resume, int64_t stop_after, ek_err *err)
-{
-    const ek_train_options o = {.quiet = 1, .resume = resume, .stop_after = stop_after};
-
-    return ek_train_runs(set, n, &o, dev, err);
-}
-
 static void test_names(void **state)
 {
     static const char *const quoted[] = {"data.texts='c,d',e"};
@@ -63,7 +42,7 @@ static void test_names(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, NULL, 0, lists, 2, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, NULL, 0, lists, 2, &err), &err);
     assert_int_equal(n, 4);
     assert_string_equal(set[0].out, ek_check_in_folder("out/scorer.age-exp_loss.kind-listwise"));
     assert_string_equal(set[1].out, ek_check_in_folder("out/scorer.age-exp_loss.kind-regress"));
@@ -75,19 +54,20 @@ static void test_names(void **state)
             assert_true(ek_reading_shares(&set[i], &set[j]));
     ek_sweep_close(set, n);
     /* Commas within quotes are the value's own. */
-    ek_check_ok(open_runs(&set, &n, NULL, 0, quoted, 1, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, NULL, 0, quoted, 1, &err), &err);
     assert_int_equal(n, 2);
     assert_string_equal(set[0].data.texts, "c,d");
     assert_string_equal(set[1].data.texts, "e");
     assert_false(ek_reading_shares(&set[0], &set[1]));
     ek_sweep_close(set, n);
     for (size_t i = 0; i < EK_COUNT(bad); i++) {
-        assert_int_equal(open_runs(&set, &n, NULL, 0, &bad[i].list, 1, &err), EK_EASKED);
+        assert_int_equal(ek_check_open_runs(yaml, &set, &n, NULL, 0, &bad[i].list, 1, &err),
+                         EK_EASKED);
         if (strstr(err.msg, bad[i].says) == NULL)
             fail_msg("%s: found \"%s\"", bad[i].list, err.msg);
     }
-    assert_int_equal(open_runs(&set, &n, NULL, 0, again, 2, &err), EK_EASKED);
-    assert_int_equal(open_runs(&set, &n, NULL, 0, many, 2, &err), EK_EASKED);
+    assert_int_equal(ek_check_open_runs(yaml, &set, &n, NULL, 0, again, 2, &err), EK_EASKED);
+    assert_int_equal(ek_check_open_runs(yaml, &set, &n, NULL, 0, many, 2, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "more than 64 runs"));
 }
 
@@ -118,18 +98,18 @@ static void test_shares(void **state)
 
     (void)state;
     for (size_t i = 0; i < EK_COUNT(row); i++) {
-        ek_check_ok(open_runs(&set, &n, NULL, 0, &row[i].list, 1, &err), &err);
+        ek_check_ok(ek_check_open_runs(yaml, &set, &n, NULL, 0, &row[i].list, 1, &err), &err);
         assert_int_equal(n, 2);
         if (ek_reading_shares(&set[0], &set[1]) != row[i].shares)
             fail_msg("%s: expected %s", row[i].list, row[i].shares ? "one reading" : "two");
         ek_sweep_close(set, n);
     }
     const char *const whole[] = {"data.entries=0"}, *const kinds[] = {"scorer.kind=mlp,recurrent"};
-    ek_check_ok(open_runs(&set, &n, whole, 1, kinds, 1, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, whole, 1, kinds, 1, &err), &err);
     assert_true(ek_reading_shares(&set[0], &set[1])); /* both see every token anyway */
     ek_sweep_close(set, n);
     const char *const windows[] = {"recent=16,17"};
-    ek_check_ok(open_runs(&set, &n, whole, 1, windows, 1, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, whole, 1, windows, 1, &err), &err);
     assert_true(ek_reading_shares(&set[0], &set[1])); /* the larger is in the smaller */
     set[0].trace = set[1].trace = EK_TRACE_DISK;
     assert_false(ek_reading_shares(&set[0], &set[1])); /* a file says which it is for */
@@ -148,7 +128,7 @@ static void test_read_once(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, sets, 1, lists, 1, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 1, lists, 1, &err), &err);
     const ek_train_set *const both[] = {&set[0], &set[1]};
     ek_check_ok(ek_reading_open(&s, both, 2, &o, dev, &err), &err);
     const ek_examples from = ek_reading_examples(&s);
@@ -194,13 +174,13 @@ static void test_bits(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, traces, 1, lists, 2, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, traces, 1, lists, 2, &err), &err);
     for (int i = 0; i < n; i++) { /* in folders of their own, from the same settings */
         ek_train_set one = set[i];
 
         snprintf(alone[i], sizeof alone[i], "%s/alone%d", ek_check_folder, i);
         one.out = alone[i];
-        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
+        ek_check_ok(ek_check_run(dev, &one, 1, 0, 0, &err), &err);
     }
     ek_sweep_close(set, n);
     for (size_t t = 0; t < EK_COUNT(traces); t++) {
@@ -208,8 +188,8 @@ static void test_bits(void **state)
         const char *const sets[] = {traces[t], out};
 
         snprintf(out, sizeof out, "out=%s/%s", ek_check_folder, traces[t] + 6);
-        ek_check_ok(open_runs(&set, &n, sets, 2, lists, 2, &err), &err);
-        ek_check_ok(run(set, n, 0, 0, &err), &err);
+        ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 2, lists, 2, &err), &err);
+        ek_check_ok(ek_check_run(dev, set, n, 0, 0, &err), &err);
         for (int i = 0; i < n; i++)
             ek_check_same_weights(alone[i], set[i].out, 1);
         ek_check_same_weights(set[0].out, set[1].out, 0); /* negative control */
@@ -228,13 +208,13 @@ static void test_carried(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, sets, 2, list, 1, &err), &err);
-    ek_check_ok(run(set, n, 0, 0, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 2, list, 1, &err), &err);
+    ek_check_ok(ek_check_run(dev, set, n, 0, 0, &err), &err);
     for (int i = 0; i < n; i++) {
         ek_train_set one = set[i];
 
         one.out = ek_check_in_folder(i == 0 ? "without" : "with");
-        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
+        ek_check_ok(ek_check_run(dev, &one, 1, 0, 0, &err), &err);
         ek_check_same_weights(one.out, set[i].out, 1);
     }
     ek_sweep_close(set, n);
@@ -250,16 +230,16 @@ static void test_windows(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, sets, 2, list, 2, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 2, list, 2, &err), &err);
     assert_int_equal(n, 4);
-    ek_check_ok(run(set, n, 0, 0, &err), &err);
+    ek_check_ok(ek_check_run(dev, set, n, 0, 0, &err), &err);
     for (int i = 0; i < n; i++) {
         ek_train_set one = set[i];
         char name[32];
 
         snprintf(name, sizeof name, "window%d", i);
         one.out = ek_check_in_folder(name);
-        ek_check_ok(run(&one, 1, 0, 0, &err), &err);
+        ek_check_ok(ek_check_run(dev, &one, 1, 0, 0, &err), &err);
         ek_check_same_weights(one.out, set[i].out, 1);
         ek_check_same_weights(one.out, set[(i + 2) % 4].out, 0); /* the other window's */
     }
@@ -330,14 +310,15 @@ static void test_resume(void **state)
     (void)state;
     snprintf(out, sizeof out, "out=%s/stopped", ek_check_folder);
     snprintf(db, sizeof db, "results=%s", file);
-    ek_check_ok(open_runs(&set, &n, sets, 3, rhythm, 2, &err), &err);
-    assert_int_equal(run(set, n, 0, 4, &err), EK_ESTOPPED);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED); /* unfinished: says what to do */
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 3, rhythm, 2, &err), &err);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 4, &err), EK_ESTOPPED);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err),
+                     EK_EASKED); /* unfinished: says what to do */
     assert_non_null(strstr(err.msg, "--resume"));
-    assert_int_equal(run(set, n, 1, 3, &err), EK_ESTOPPED);
-    ek_check_ok(run(set, n, 1, 0, &err), &err);
+    assert_int_equal(ek_check_run(dev, set, n, 1, 3, &err), EK_ESTOPPED);
+    ek_check_ok(ek_check_run(dev, set, n, 1, 0, &err), &err);
     same_as_alone(set, n);
-    ek_check_ok(run(set, n, 0, 0, &err), &err); /* done before: nothing to do */
+    ek_check_ok(ek_check_run(dev, set, n, 0, 0, &err), &err); /* done before: nothing to do */
     assert_float_equal(number(file, "SELECT count(*) FROM run WHERE status = 'done'"), 4, 0);
     assert_float_equal(number(file, "SELECT count(*) FROM run"), 4, 0);
     assert_float_equal(number(file, "SELECT min(steps_done) FROM train_run"), 12, 0);
@@ -362,7 +343,7 @@ static ek_code open_long(const char *name, ek_train_set **set, int *n, ek_err *e
 
     snprintf(out, sizeof out, "out=%s/%s", ek_check_folder, name);
     snprintf(db, sizeof db, "results=%s/%s.db", ek_check_folder, name);
-    return open_runs(set, n, sets, 5, seldom, 2, err);
+    return ek_check_open_runs(yaml, set, n, sets, 5, seldom, 2, err);
 }
 
 /* kill -9 in mid-run, twice, then resume: weights, losses and log of runs that were left alone.  Of
@@ -378,8 +359,8 @@ static void test_kill(void **state)
     ek_check_ok(open_long("killed", &set, &n, &err), &err);
     ek_check_ok(open_long("left-alone", &left, &n, &err), &err);
     ek_check_kill(argv, 2, set[0].out);
-    ek_check_ok(run(set, n, 1, 0, &err), &err);
-    ek_check_ok(run(left, n, 0, 0, &err), &err);
+    ek_check_ok(ek_check_run(dev, set, n, 1, 0, &err), &err);
+    ek_check_ok(ek_check_run(dev, left, n, 0, 0, &err), &err);
     for (int i = 0; i < n; i++) {
         ek_check_same_weights(left[i].out, set[i].out, 1);
         ek_check_same_loss(left[i].out, set[i].out, 1);
@@ -402,8 +383,8 @@ static void test_one_fails(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, sets, 5, list, 1, &err), &err);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_ENAN);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 5, list, 1, &err), &err);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_ENAN);
     assert_true(ek_file_exists(ek_check_in_folder("out/optimiser.lr-0.02/model.safetensors")));
     assert_false(ek_file_exists(ek_check_in_folder("out/optimiser.lr-10/model.safetensors")));
     ek_sweep_close(set, n);
@@ -418,7 +399,7 @@ static int child(void)
     if (ek_device_open(&dev, "cpu", getenv("EVICTKIT_ISA"), &err) != EK_OK ||
         open_long("killed", &set, &n, &err) != EK_OK)
         return 1;
-    return run(set, n, 1, 0, &err) != EK_OK;
+    return ek_check_run(dev, set, n, 1, 0, &err) != EK_OK;
 }
 
 int main(int argc, char **argv)

@@ -21,27 +21,6 @@
 static ek_device *dev;
 static char model[96], yaml[96];
 
-static ek_code open_runs(ek_train_set **set, int *n, const char *const *sets, int n_sets,
-                         const char *const *list, int n_lists, ek_err *err)
-{
-    const char *const path[] = {yaml};
-    const ek_sweep sweep = {.path = path,
-                            .n_paths = 1,
-                            .set = sets,
-                            .n_sets = n_sets,
-                            .list = list,
-                            .n_lists = n_lists};
-
-    return ek_sweep_open(set, n, &sweep, err);
-}
-
-static ek_code run(const ek_train_set *set, int n, int resume, int64_t stop_after, ek_err *err)
-{
-    const ek_train_options o = {.quiet = 1, .resume = resume, .stop_after = stop_after};
-
-    return ek_train_runs(set, n, &o, dev, err);
-}
-
 /* What does not fit is found before anything is read or written. */
 static void test_refused(void **state)
 {
@@ -52,13 +31,13 @@ static void test_refused(void **state)
     int n;
 
     (void)state;
-    ek_check_ok(open_runs(&set, &n, NULL, 0, list, 1, &err), &err);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, NULL, 0, list, 1, &err), &err);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "ranks over time"));
     free(set[1].out);
     set[1].out = strdup(set[0].out);
     set[1].loss.kind = EK_LOSS_REGRESS;
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "two runs would write"));
     for (int way = 0; way < 2; way++) { /* nor under another name of the same folder */
         char *out = calloc(1, strlen(set[0].out) + 4);
@@ -70,12 +49,12 @@ static void test_refused(void **state)
             sprintf(strrchr(out, '/'), "/.%s", strrchr(set[0].out, '/'));
         free(set[1].out);
         set[1].out = out;
-        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
         assert_non_null(strstr(err.msg, "two runs would write"));
     }
     ek_sweep_close(set, n);
-    ek_check_ok(open_runs(&set, &n, whole, 2, list, 1, &err), &err);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, whole, 2, list, 1, &err), &err);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "static priorities"));
     assert_false(ek_file_exists(ek_check_in_folder("out/loss.kind-listwise/model.safetensors")));
     ek_sweep_close(set, n);
@@ -149,15 +128,15 @@ static void test_refused_at_once(void **state)
             ek_check_ok(ek_file_write(ek_check_in_folder("few.txt"), "Few words.", 10, &err), &err);
             list = text;
         }
-        ek_check_ok(open_runs(&set, &n, all, 4, &list, 1, &err), &err);
+        ek_check_ok(ek_check_open_runs(yaml, &set, &n, all, 4, &list, 1, &err), &err);
         assert_int_equal(n, 2);
         assert_true(set[1].method == EK_TRAIN_VECTOR || !ek_reading_shares(&set[0], &set[1]));
-        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
         if (strstr(err.msg, keys[i][1]) == NULL)
             fail_msg("%s: %s", list, err.msg);
         assert_false(ek_file_exists(ek_check_in_folder("at-once")));
         if (i == EK_COUNT(keys) - 1) /* negative control: by itself the first one trains */
-            ek_check_ok(run(set, 1, 0, 0, &err), &err);
+            ek_check_ok(ek_check_run(dev, set, 1, 0, 0, &err), &err);
         ek_sweep_close(set, n);
     }
 }
@@ -176,20 +155,20 @@ static void test_begun(void **state)
     (void)state;
     snprintf(out, sizeof out, "out=%s/begun", ek_check_folder);
     snprintf(db, sizeof db, "results=%s/begun.db", ek_check_folder);
-    ek_check_ok(open_runs(&set, &n, sets, 2, list, 1, &err), &err);
+    ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 2, list, 1, &err), &err);
     assert_false(ek_reading_shares(&set[0], &set[1]));
-    assert_int_equal(run(&set[1], 1, 0, 4, &err), EK_ESTOPPED);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_int_equal(ek_check_run(dev, &set[1], 1, 0, 4, &err), EK_ESTOPPED);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "--resume"));
     assert_false(ek_file_exists(set[0].out)); /* the first has not trained */
-    ek_check_ok(run(&set[1], 1, 1, 0, &err), &err);
+    ek_check_ok(ek_check_run(dev, &set[1], 1, 1, 0, &err), &err);
     char *weights = ek_check_in_folder("begun/seed-2/model.safetensors");
     ek_check_ok(ek_file_write(weights, "other", 5, &err), &err);
-    assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+    assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
     assert_non_null(strstr(err.msg, "--restart"));
     assert_false(ek_file_exists(set[0].out));
     assert_int_equal(unlink(weights), 0);
-    ek_check_ok(run(set, n, 0, 0, &err), &err); /* gone: both train */
+    ek_check_ok(ek_check_run(dev, set, n, 0, 0, &err), &err); /* gone: both train */
     assert_true(ek_file_exists(weights));
     ek_check_same_weights(set[0].out, set[1].out, 0);
     ek_sweep_close(set, n);
@@ -220,8 +199,8 @@ static void test_not_read(void **state)
         const char *const sets[] = {"scorer.hidden=0", "data.texts='no such folder'", kind};
 
         snprintf(kind, sizeof kind, "scorer.kind=%s", row[i].kind);
-        ek_check_ok(open_runs(&set, &n, sets, 3, &row[i].list, 1, &err), &err);
-        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        ek_check_ok(ek_check_open_runs(yaml, &set, &n, sets, 3, &row[i].list, 1, &err), &err);
+        assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
         if (strstr(err.msg, row[i].says) == NULL)
             fail_msg("%s, %s: found \"%s\"", row[i].kind, row[i].list, err.msg);
         ek_sweep_close(set, n);
@@ -249,7 +228,7 @@ static void test_shipped(void **state)
         snprintf(file, sizeof file, "configs/%s.yaml", name[i]);
         snprintf(own, sizeof own, "model=%s", model);
         ek_check_ok(ek_sweep_open(&set, &n, &sweep, &err), &err);
-        assert_int_equal(run(set, n, 0, 0, &err), EK_EASKED);
+        assert_int_equal(ek_check_run(dev, set, n, 0, 0, &err), EK_EASKED);
         if (strstr(err.msg, "no such folder") == NULL)
             fail_msg("%s: %s", file, err.msg);
         ek_sweep_close(set, n);
